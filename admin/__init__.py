@@ -1,0 +1,1 @@
+"""The `outbox` command and the demo: the only place that imports both relay and consumer."""

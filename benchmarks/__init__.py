@@ -1,0 +1,1 @@
+"""What performance claims rest on: each benchmark prints a ratio measured in one run."""

@@ -1,0 +1,1 @@
+"""The process shell that relay, consumer and admin stand on; never imported by apps."""
