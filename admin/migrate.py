@@ -1,0 +1,107 @@
+"""Both migration chains, applied from the installed package: no ini file, no working directory."""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, create_engine, make_url, text
+from sqlalchemy.exc import ArgumentError, OperationalError
+
+from migrations.ring import LEDGER_RING, LOG_RING, Ring
+from outbox.errors import ConfigError, StoreUnavailable
+
+Chain = Literal["outbox", "consumer"]
+CHAINS: tuple[Chain, ...] = ("outbox", "consumer")
+
+# One number for both chains: two that migrate at once take turns.
+_LOCK = 0x6661697270
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """Where a chain stands: *current* is ``None`` on an empty database."""
+
+    chain: Chain
+    current: str | None
+    newest: str
+
+    @property
+    def is_current(self) -> bool:
+        return self.current == self.newest
+
+
+def upgrade(url: str, *, chains: tuple[Chain, ...] = CHAINS, ring: Ring | None = None) -> None:
+    """Bring *chains* to their newest revision. Safe to repeat, and to run from several places at once.
+
+    Raises:
+        StoreUnavailable: the database cannot be reached.
+    """
+    with _connection(url) as connection:
+        for chain in chains:
+            command.upgrade(_config(chain, connection, ring=ring), "head")
+
+
+def downgrade(url: str, *, chains: tuple[Chain, ...] = CHAINS) -> None:
+    """Remove every table of *chains*, with what is in them."""
+    with _connection(url) as connection:
+        for chain in chains:
+            command.downgrade(_config(chain, connection), "base")
+
+
+def sql(*, chains: tuple[Chain, ...] = CHAINS, down: bool = False) -> str:
+    """The SQL that ``upgrade`` (or ``downgrade``) of an empty (or newest) database runs, as text."""
+    text_of_chains = io.StringIO()
+    for chain in chains:
+        config = _config(chain, None, output=text_of_chains)
+        if down:
+            command.downgrade(config, "head:base", sql=True)
+        else:
+            command.upgrade(config, "head", sql=True)
+    return text_of_chains.getvalue()
+
+
+def status(url: str, *, chains: tuple[Chain, ...] = CHAINS) -> list[Status]:
+    """Where each of *chains* stands."""
+    with _connection(url) as connection:
+        return [
+            Status(
+                chain=chain,
+                current=MigrationContext.configure(
+                    connection, opts={"version_table_schema": chain}
+                ).get_current_revision(),
+                newest=ScriptDirectory.from_config(_config(chain, None)).get_current_head() or "",
+            )
+            for chain in chains
+        ]
+
+
+def _config(chain: Chain, connection: Connection | None, *, ring: Ring | None = None, output: io.StringIO | None = None) -> Config:
+    config = Config(output_buffer=output) if output is not None else Config()
+    config.set_main_option("script_location", f"migrations:{chain}")
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    config.attributes["ring"] = ring or (LOG_RING if chain == "outbox" else LEDGER_RING)
+    return config
+
+
+@contextmanager
+def _connection(url: str) -> Iterator[Connection]:
+    try:
+        parsed = make_url(url).set(drivername="postgresql+psycopg")
+    except ArgumentError:
+        raise ConfigError("database URL: want postgresql://user@host/database, got another text") from None
+    engine = create_engine(parsed, hide_parameters=True, connect_args={"connect_timeout": 10})
+    try:
+        with engine.begin() as connection:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+            yield connection
+    except OperationalError as error:
+        raise StoreUnavailable(f"database: want a connection, got {str(error.orig).splitlines()[0]}") from None
+    finally:
+        engine.dispose()

@@ -1,0 +1,5 @@
+"""Alembic's entry to the ``consumer`` chain."""
+
+from migrations.environment import run
+
+run("consumer")

@@ -1,0 +1,192 @@
+"""The ledger, and everything a group holds in its hands: work rows, dead letters, key positions, lanes."""
+
+from alembic import op
+
+from migrations.ring import Ring
+
+revision = "c0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+# A message as it came: what a delivery is made from again.
+_MESSAGE_COLUMNS = """
+    tier smallint NOT NULL,
+    tenant text NOT NULL,
+    type text NOT NULL,
+    ordering_key text,
+    key_number bigint,
+    ledger_at timestamptz,
+    message_id text NOT NULL,
+    app_id text NOT NULL,
+    content_type text NOT NULL,
+    headers jsonb NOT NULL,
+    body bytea NOT NULL
+"""
+
+_TABLES = f"""
+CREATE TABLE consumer.ledger (
+    slot smallint NOT NULL,
+    group_name text NOT NULL,
+    event_id uuid NOT NULL,
+    handler text NOT NULL,
+    tenant text NOT NULL,
+    state text NOT NULL CHECK (state IN ('running', 'done', 'retry', 'dead', 'skipped')),
+    attempts smallint NOT NULL,
+    token bigint,
+    incarnation uuid,
+    updated_at timestamptz NOT NULL DEFAULT statement_timestamp()
+) PARTITION BY LIST (slot);
+
+CREATE SEQUENCE consumer.token AS bigint;
+
+CREATE TABLE consumer.incarnation (
+    id uuid PRIMARY KEY,
+    group_name text NOT NULL,
+    host text NOT NULL,
+    pid integer NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    expires_at timestamptz NOT NULL
+);
+
+CREATE TABLE consumer.work (
+    group_name text NOT NULL,
+    event_id uuid NOT NULL,
+    reason text NOT NULL CHECK (reason IN ('retry', 'waiting', 'held', 'suspect', 'replay')),
+    due_at timestamptz NOT NULL,
+    attempts integer NOT NULL,
+    handlers text[],
+    owner uuid,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    last_error text,
+    {_MESSAGE_COLUMNS},
+    PRIMARY KEY (group_name, event_id)
+) WITH (fillfactor = 70);
+CREATE INDEX work_due ON consumer.work (group_name, tier, tenant, due_at) WHERE owner IS NULL;
+CREATE INDEX work_key ON consumer.work (group_name, tenant, tier, ordering_key, key_number)
+    WHERE ordering_key IS NOT NULL;
+CREATE INDEX work_owner ON consumer.work (owner) WHERE owner IS NOT NULL;
+
+CREATE TABLE consumer.key_position (
+    group_name text NOT NULL,
+    tenant text NOT NULL,
+    tier smallint NOT NULL,
+    ordering_key text NOT NULL,
+    number bigint NOT NULL,
+    updated_at timestamptz NOT NULL DEFAULT statement_timestamp(),
+    PRIMARY KEY (group_name, tenant, tier, ordering_key)
+) WITH (fillfactor = 70);
+
+CREATE TABLE consumer.dead (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    group_name text NOT NULL,
+    event_id uuid,
+    handlers text[] NOT NULL,
+    category text NOT NULL,
+    error_class text,
+    message text NOT NULL,
+    fingerprint text NOT NULL,
+    attempts integer NOT NULL,
+    dead_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    published_at timestamptz,
+    resolution text CHECK (resolution IN ('replayed', 'discarded')),
+    resolved_at timestamptz,
+    resolved_by text,
+    {_MESSAGE_COLUMNS}
+);
+CREATE INDEX dead_open ON consumer.dead (group_name, dead_at) WHERE resolution IS NULL;
+CREATE INDEX dead_unpublished ON consumer.dead (id) WHERE published_at IS NULL;
+CREATE UNIQUE INDEX dead_event ON consumer.dead (group_name, event_id) WHERE resolution IS NULL AND event_id IS NOT NULL;
+CREATE INDEX dead_key ON consumer.dead (group_name, tenant, tier, ordering_key)
+    WHERE resolution IS NULL AND ordering_key IS NOT NULL;
+
+-- Apart from the row it belongs to, so that reading it can be granted apart.
+CREATE TABLE consumer.dead_trace (
+    dead_id bigint PRIMARY KEY REFERENCES consumer.dead ON DELETE CASCADE,
+    trace text NOT NULL
+);
+REVOKE ALL ON consumer.dead_trace FROM PUBLIC;
+
+CREATE TABLE consumer.lane (
+    group_name text NOT NULL,
+    tier smallint NOT NULL,
+    tenant text NOT NULL,
+    queue text NOT NULL,
+    seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (group_name, tier, tenant)
+);
+
+CREATE TABLE consumer.group_start (
+    group_name text PRIMARY KEY,
+    started_at timestamptz NOT NULL
+);
+
+CREATE TABLE consumer.audit (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    actor text NOT NULL,
+    action text NOT NULL,
+    group_name text NOT NULL,
+    detail jsonb NOT NULL
+);
+"""
+
+# Rows are removed by this alone. It gives up after 50 ms rather than make a claim wait behind it.
+_TRUNCATE = """
+CREATE FUNCTION consumer.truncate_slot(target integer, keep_for interval) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    partition text := format('consumer.ledger_%s', target);
+    is_kept boolean;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'truncate_slot: want read committed, got %', current_setting('transaction_isolation')
+            USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    EXECUTE format('SELECT EXISTS (SELECT FROM %s WHERE updated_at > clock_timestamp() - $1)', partition)
+        INTO is_kept USING keep_for;
+    IF is_kept THEN
+        RETURN 'retained';
+    END IF;
+    PERFORM set_config('lock_timeout', '50ms', true);
+    BEGIN
+        EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', partition);
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN 'busy';
+    END;
+    EXECUTE format('SELECT EXISTS (SELECT FROM %s WHERE updated_at > clock_timestamp() - $1)', partition)
+        INTO is_kept USING keep_for;
+    IF is_kept THEN
+        RETURN 'retained';
+    END IF;
+    EXECUTE format('TRUNCATE %s', partition);
+    RETURN 'truncated';
+END
+$$;
+REVOKE ALL ON FUNCTION consumer.truncate_slot(integer, interval) FROM PUBLIC;
+"""
+
+_TABLE_NAMES = ("ledger", "incarnation", "work", "key_position", "dead_trace", "dead", "lane", "group_start", "audit")
+
+
+def upgrade() -> None:
+    ring = Ring.from_context()
+    op.execute(_TABLES)
+    # A claim names its partition directly, so it locks one; it asks this for the ring's shape.
+    op.execute(
+        "CREATE FUNCTION consumer.ring(OUT slots integer, OUT slot_seconds integer) LANGUAGE sql IMMUTABLE AS $$\n"
+        f"    SELECT {ring.slots}, {ring.slot_seconds}\n$$;"
+    )
+    for slot in range(ring.slots):
+        op.execute(
+            f"CREATE TABLE consumer.ledger_{slot} PARTITION OF consumer.ledger FOR VALUES IN ({slot});\n"
+            f"ALTER TABLE consumer.ledger_{slot} ADD PRIMARY KEY (event_id, group_name, handler);"
+        )
+    op.execute(_TRUNCATE)
+
+
+def downgrade() -> None:
+    for table in _TABLE_NAMES:
+        op.execute(f"DROP TABLE consumer.{table}")
+    op.execute("DROP FUNCTION consumer.truncate_slot(integer, interval); DROP FUNCTION consumer.ring()")
+    op.execute("DROP SEQUENCE consumer.token")

@@ -1,0 +1,1 @@
+"""The ``outbox`` chain: what apps write and the relay reads."""

@@ -1,0 +1,217 @@
+"""The ring log, and everything that emits, positions and publishes."""
+
+from alembic import op
+
+from migrations.ring import Ring, current_slot_function
+
+revision = "o0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+_EVENT_COLUMNS = """
+    id uuid NOT NULL,
+    bucket smallint NOT NULL,
+    tier smallint NOT NULL CHECK (tier BETWEEN 0 AND 2),
+    tenant text NOT NULL CHECK (tenant <> ''),
+    tenant_hash bigint NOT NULL,
+    type text NOT NULL,
+    data_version integer NOT NULL,
+    source text NOT NULL,
+    content_type text NOT NULL,
+    payload bytea NOT NULL,
+    emitted_at timestamptz NOT NULL DEFAULT statement_timestamp(),
+    ledger_at timestamptz NOT NULL DEFAULT statement_timestamp(),
+    ordering_key text,
+    key_number bigint,
+    key_first boolean,
+    key_previous_at timestamptz,
+    idempotency_key text,
+    actor text,
+    causation_id text,
+    correlation_id text,
+    traceparent text,
+    tracestate text
+"""
+
+_TABLES = f"""
+CREATE SEQUENCE outbox.event_seq AS bigint CACHE 1;
+CREATE SEQUENCE outbox.token AS bigint;
+
+CREATE TABLE outbox.event (
+    slot smallint NOT NULL DEFAULT outbox.current_slot(),
+    xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    seq bigint NOT NULL DEFAULT nextval('outbox.event_seq'),
+    {_EVENT_COLUMNS}
+) PARTITION BY LIST (slot);
+
+CREATE TABLE outbox.scheduled (
+    {_EVENT_COLUMNS},
+    due_at timestamptz NOT NULL,
+    CHECK (ordering_key IS NULL),
+    PRIMARY KEY (id)
+);
+CREATE INDEX scheduled_due ON outbox.scheduled (due_at);
+
+CREATE TABLE outbox.ordering (
+    tenant text NOT NULL,
+    tier smallint NOT NULL,
+    ordering_key text NOT NULL,
+    number bigint NOT NULL,
+    previous_at timestamptz,
+    last_at timestamptz NOT NULL,
+    PRIMARY KEY (tenant, tier, ordering_key)
+) WITH (fillfactor = 70);
+
+CREATE TABLE outbox.key (
+    tenant text NOT NULL,
+    idempotency_key text NOT NULL,
+    fingerprint bytea NOT NULL,
+    event_id uuid NOT NULL,
+    expires_at timestamptz NOT NULL,
+    PRIMARY KEY (tenant, idempotency_key)
+);
+CREATE INDEX key_expires ON outbox.key (expires_at);
+
+CREATE TABLE outbox.consumer_group (
+    group_name text PRIMARY KEY CHECK (group_name ~ '^[a-z0-9][a-z0-9_-]{{0,62}}$'),
+    started_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE TABLE outbox.bucket (
+    group_name text NOT NULL REFERENCES outbox.consumer_group ON DELETE CASCADE,
+    bucket smallint NOT NULL CHECK (bucket BETWEEN 0 AND 63),
+    token bigint NOT NULL DEFAULT 0,
+    expires_at timestamptz NOT NULL DEFAULT '-infinity',
+    lo pg_snapshot NOT NULL,
+    PRIMARY KEY (group_name, bucket)
+) WITH (fillfactor = 50);
+
+CREATE TABLE outbox.stream (
+    group_name text NOT NULL REFERENCES outbox.consumer_group ON DELETE CASCADE,
+    tier smallint NOT NULL,
+    tenant text NOT NULL,
+    tenant_hash bigint NOT NULL,
+    bucket smallint NOT NULL,
+    lo pg_snapshot NOT NULL,
+    hi pg_snapshot NOT NULL,
+    after bigint NOT NULL,
+    z bigint NOT NULL,
+    PRIMARY KEY (group_name, tier, tenant)
+) WITH (fillfactor = 50);
+
+CREATE TABLE outbox.deferred (
+    group_name text NOT NULL REFERENCES outbox.consumer_group ON DELETE CASCADE,
+    state text NOT NULL CHECK (state IN ('retry', 'dead')),
+    category text NOT NULL,
+    reason text NOT NULL,
+    attempts integer NOT NULL,
+    due_at timestamptz NOT NULL,
+    first_failed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    {_EVENT_COLUMNS},
+    PRIMARY KEY (group_name, id)
+);
+CREATE INDEX deferred_due ON outbox.deferred (due_at) WHERE state = 'retry';
+
+CREATE TABLE outbox.lane (
+    group_name text NOT NULL REFERENCES outbox.consumer_group ON DELETE CASCADE,
+    tier smallint NOT NULL,
+    tenant text NOT NULL,
+    declared_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (group_name, tier, tenant)
+);
+
+CREATE TABLE outbox.origin (
+    is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
+    system_identifier bigint NOT NULL,
+    database_oid oid NOT NULL,
+    timeline text NOT NULL
+);
+"""
+
+# Positions are snapshots of one cluster, one timeline and one database; elsewhere they mean nothing.
+_ORIGIN = """
+CREATE FUNCTION outbox.current_origin(OUT system_identifier bigint, OUT database_oid oid, OUT timeline text)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT (SELECT c.system_identifier FROM pg_control_system() c),
+           (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()),
+           substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
+$$;
+INSERT INTO outbox.origin (system_identifier, database_oid, timeline) SELECT * FROM outbox.current_origin();
+"""
+
+_GROUPS = """
+CREATE FUNCTION outbox.add_group(name text) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO outbox.consumer_group (group_name) VALUES (name);
+    INSERT INTO outbox.bucket (group_name, bucket, lo)
+        SELECT name, b, pg_current_snapshot() FROM generate_series(0, 63) b;
+$$;
+SELECT outbox.add_group('default');
+"""
+
+# The only way to remove rows from the log. Not even a relay that is wrong can drop an unpublished event:
+# the check is made here, under the lock, in a statement that began after the lock was granted.
+_TRUNCATE = """
+CREATE FUNCTION outbox.truncate_slot(target integer, keep_for interval) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    partition text := format('outbox.event_%s', target);
+    is_kept boolean;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'truncate_slot: want read committed, got %', current_setting('transaction_isolation')
+            USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    IF target = outbox.current_slot() THEN
+        RETURN 'current';
+    END IF;
+    BEGIN
+        EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', partition);
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN 'busy';
+    END;
+    EXECUTE format('SELECT EXISTS (SELECT FROM %s WHERE ledger_at > clock_timestamp() - $1)', partition)
+        INTO is_kept USING keep_for;
+    IF is_kept THEN
+        RETURN 'retained';
+    END IF;
+    EXECUTE format('SELECT EXISTS (
+        SELECT FROM %1$s e JOIN outbox.bucket b USING (bucket)
+        WHERE e.xid >= pg_snapshot_xmin(b.lo) AND NOT pg_visible_in_snapshot(e.xid, b.lo))
+     OR EXISTS (
+        SELECT FROM %1$s e JOIN outbox.stream s USING (tier, tenant)
+        WHERE e.xid >= pg_snapshot_xmin(s.lo) AND NOT pg_visible_in_snapshot(e.xid, s.lo))
+     OR (SELECT count(*) FROM outbox.bucket) < 64', partition)
+        INTO is_kept;
+    IF is_kept THEN
+        RETURN 'unpublished';
+    END IF;
+    EXECUTE format('TRUNCATE %s', partition);
+    RETURN 'truncated';
+END
+$$;
+REVOKE ALL ON FUNCTION outbox.truncate_slot(integer, interval) FROM PUBLIC;
+"""
+
+
+def upgrade() -> None:
+    ring = Ring.from_context()
+    op.execute(current_slot_function("outbox.current_slot()", ring))
+    op.execute(_TABLES)
+    for slot in range(ring.slots):
+        op.execute(
+            f"CREATE TABLE outbox.event_{slot} PARTITION OF outbox.event FOR VALUES IN ({slot});\n"
+            f"CREATE INDEX event_{slot}_xid ON outbox.event_{slot} (xid, seq);\n"
+            f"CREATE UNIQUE INDEX event_{slot}_tenant ON outbox.event_{slot} (tenant_hash, seq);"
+        )
+    op.execute(_ORIGIN)
+    op.execute(_GROUPS)
+    op.execute(_TRUNCATE)
+
+
+def downgrade() -> None:
+    for table in ("event", "scheduled", "ordering", "key", "deferred", "stream", "bucket", "lane", "consumer_group", "origin"):
+        op.execute(f"DROP TABLE outbox.{table}")
+    for function in ("truncate_slot(integer, interval)", "add_group(text)", "current_origin()", "current_slot()"):
+        op.execute(f"DROP FUNCTION outbox.{function}")
+    op.execute("DROP SEQUENCE outbox.event_seq; DROP SEQUENCE outbox.token")

@@ -1,0 +1,4 @@
+"""Fairpost for apps: commit business rows and outbox events in one SQLAlchemy transaction.
+
+    from outbox import EventModel, Outbox
+"""

@@ -1,0 +1,176 @@
+"""An event as one AMQP message, and back: CloudEvents 1.0 in binary mode, as RabbitMQ bindings read it.
+
+The body is the payload, unchanged. Every CloudEvents attribute is a header ``ce-<name>`` with a text
+value; ``content_type`` carries the payload's. Extensions of ours are attributes too, so names are
+lower-case letters and digits. Nothing an app gives becomes a header's name: no ``x-``, ``CC`` or
+``BCC`` header ever passes.
+
+Source: the RabbitMQ binding named in the CloudEvents repository's proprietary-specs.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
+
+from outbox.errors import InvalidEvent, Unreadable
+from outbox.event import Event, Ordering, Tier
+from outbox.naming import check_tenant, check_type
+
+SPEC_VERSION: Final = "1.0"
+_TIERS: Final = {tier.label: tier for tier in Tier}
+_TRUE: Final = "true"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message's properties, headers and body. It is always persistent (delivery mode 2).
+
+    *headers* holds text only; from a broker it may hold anything, and ``decode`` says what is wrong.
+    """
+
+    message_id: str
+    type: str
+    app_id: str
+    content_type: str
+    headers: Mapping[str, object]
+    body: bytes
+
+
+def encode(event: Event) -> Message:
+    """Return the message that carries *event*. ``decode`` of it gives an equal event."""
+    headers = {
+        "ce-specversion": SPEC_VERSION,
+        "ce-id": str(event.id),
+        "ce-source": event.source,
+        "ce-type": event.type,
+        "ce-time": _text_of_time(event.time),
+        "ce-ledgertime": _text_of_time(event.ledger_time),
+        "ce-tenantid": event.tenant,
+        "ce-tier": event.tier.label,
+        "ce-dataversion": str(event.data_version),
+    }
+    optional = {
+        "ce-idempotencykey": event.idempotency_key,
+        "ce-actorid": event.actor,
+        "ce-causationid": event.causation_id,
+        "ce-correlationid": event.correlation_id,
+        "ce-traceparent": event.traceparent,
+        "ce-tracestate": event.tracestate,
+        "traceparent": event.traceparent,  # this hop; the attribute above stays the origin's
+        "tracestate": event.tracestate,
+    }
+    headers.update({name: value for name, value in optional.items() if value is not None})
+    if event.ordering is not None:
+        headers["ce-partitionkey"] = event.ordering.key
+        headers["ce-sequence"] = str(event.ordering.number)
+        if event.ordering.is_first:
+            headers["ce-sequencefirst"] = _TRUE
+        if event.ordering.previous_time is not None:
+            headers["ce-previoustime"] = _text_of_time(event.ordering.previous_time)
+    return Message(
+        message_id=str(event.id),
+        type=event.type,
+        app_id=event.source[:255],
+        content_type=event.content_type,
+        headers=headers,
+        body=event.payload,
+    )
+
+
+def decode(message: Message) -> Event:
+    """Return the event that *message* carries.
+
+    Raises:
+        Unreadable: an attribute is missing or wrong; the sentence names it and never repeats the payload.
+    """
+    attributes = _Attributes(message.headers)
+    if attributes.text("specversion") != SPEC_VERSION:
+        raise Unreadable(f"ce-specversion: want {SPEC_VERSION}, got another")
+    try:
+        tenant = check_tenant(attributes.text("tenantid"))
+        event_type = check_type(attributes.text("type"))
+    except InvalidEvent as error:
+        raise Unreadable(str(error)) from None
+    tier = _TIERS.get(attributes.text("tier"))
+    if tier is None:
+        raise Unreadable(f"ce-tier: want one of {', '.join(_TIERS)}, got another")
+    return Event(
+        id=attributes.uuid("id"),
+        tenant=tenant,
+        tier=tier,
+        type=event_type,
+        data_version=attributes.number("dataversion"),
+        source=attributes.text("source"),
+        content_type=message.content_type,
+        payload=message.body,
+        time=attributes.time("time"),
+        ledger_time=attributes.time("ledgertime"),
+        ordering=_ordering(attributes),
+        idempotency_key=attributes.text_or_none("idempotencykey"),
+        actor=attributes.text_or_none("actorid"),
+        causation_id=attributes.text_or_none("causationid"),
+        correlation_id=attributes.text_or_none("correlationid"),
+        traceparent=attributes.text_or_none("traceparent"),
+        tracestate=attributes.text_or_none("tracestate"),
+    )
+
+
+def _ordering(attributes: "_Attributes") -> Ordering | None:
+    key = attributes.text_or_none("partitionkey")
+    if key is None:
+        return None
+    has_previous = attributes.text_or_none("previoustime") is not None
+    return Ordering(
+        key=key,
+        number=attributes.number("sequence"),
+        is_first=attributes.text_or_none("sequencefirst") == _TRUE,
+        previous_time=attributes.time("previoustime") if has_previous else None,
+    )
+
+
+def _text_of_time(time: datetime) -> str:
+    return time.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+
+
+class _Attributes:
+    """A message's CloudEvents attributes, read one by one; each method raises Unreadable naming the header."""
+
+    def __init__(self, headers: Mapping[str, object]) -> None:
+        self._headers = headers
+
+    def text_or_none(self, name: str) -> str | None:
+        value = self._headers.get(f"ce-{name}")
+        if value is None or isinstance(value, str):
+            return value
+        if isinstance(value, bytes):  # some clients send header text as a byte array
+            return value.decode(errors="replace")
+        raise Unreadable(f"ce-{name}: want text, got {type(value).__name__}")
+
+    def text(self, name: str) -> str:
+        value = self.text_or_none(name)
+        if value is None:
+            raise Unreadable(f"ce-{name}: want this header, got none")
+        return value
+
+    def number(self, name: str) -> int:
+        value = self.text(name)
+        if not value.isascii() or not value.isdigit() or len(value) > 19:
+            raise Unreadable(f"ce-{name}: want a whole number, got another text")
+        return int(value)
+
+    def uuid(self, name: str) -> UUID:
+        try:
+            return UUID(self.text(name))
+        except ValueError:
+            raise Unreadable(f"ce-{name}: want a UUID, got another text") from None
+
+    def time(self, name: str) -> datetime:
+        try:
+            time = datetime.fromisoformat(self.text(name))
+        except ValueError:
+            raise Unreadable(f"ce-{name}: want an RFC 3339 time, got another text") from None
+        if time.tzinfo is None:
+            raise Unreadable(f"ce-{name}: want a time with an offset, got one without")
+        return time.astimezone(UTC)
