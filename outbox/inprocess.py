@@ -8,7 +8,7 @@ back all it had not settled. Nothing survives the process, and nothing is thread
 
 import asyncio
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
@@ -57,7 +57,7 @@ class _Item:
 class _Queue:
     name: str
     arguments: Mapping[str, str | int]
-    positions: count[int] = field(default_factory=count)
+    positions: Iterator[int] = field(default_factory=count)
     ready: list[_Item] = field(default_factory=list)  # a heap
     consumers: list["Consumer"] = field(default_factory=list)
     unsettled: int = 0
@@ -128,7 +128,7 @@ class Connection:
     on_lost: Callable[[], None]
     on_blocked: Callable[[bool], None]
     is_open: bool = True
-    tags: count[int] = field(default_factory=lambda: count(1))
+    tags: Iterator[int] = field(default_factory=lambda: count(1))
     held: dict[int, tuple[Consumer, _Item]] = field(default_factory=dict)
     consumers: set[Consumer] = field(default_factory=set)
     own_queues: list[str] = field(default_factory=list)
