@@ -1,0 +1,94 @@
+"""What an app declares: a consumer, and the handlers that it runs."""
+
+from collections.abc import Callable
+from typing import Final, ParamSpec, TypeVar
+
+from consumer.failure import Policy
+from consumer.registry import Registry, read_handler
+from outbox.errors import ConfigError
+from outbox.event import EventModel
+from outbox.naming import check_group
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+DEADLINE_S: Final = 60.0
+
+
+class Consumer:
+    """A group's handlers, and the rules they run by. ``outbox-consumer run app:consumer`` runs it.
+
+    consumer = Consumer("billing")
+
+    @consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced, ctx: Context, session: AsyncSession) -> Outcome | None: ...
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        database: str | None = None,
+        policy: Policy | None = None,
+        deadline_s: float = DEADLINE_S,
+        skips_dead: bool = False,
+    ) -> None:
+        """Declare the consumer of *group*; nothing connects yet.
+
+        Args:
+            group: which reader of the log this is; every process with the same name shares the work.
+            database: where ledger and handlers' writes are; the process's setting, if not given here.
+            policy: how long a failing event is tried again, where a handler does not say.
+            deadline_s: how long one attempt may take, where a handler does not say.
+            skips_dead: whether the events behind a dead-lettered one with the same ordering key are handled all the
+                same. By default they wait until it is replayed or discarded.
+
+        Raises:
+            ConfigError: *group* cannot name one.
+        """
+        self.group = check_group(group)
+        self.database = database
+        self.skips_dead = skips_dead
+        self.registry = Registry()
+        self._policy = policy if policy is not None else Policy()
+        self._deadline_s = deadline_s
+
+    def on(
+        self,
+        event: type[EventModel] | str,
+        *,
+        name: str | None = None,
+        policy: Policy | None = None,
+        deadline_s: float | None = None,
+    ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+        """Handle events of the type *event*, a model or a type's name. The function itself stays as it is.
+
+        A handler's parameters are found by their annotations: the payload (the model, ``dict`` or ``Event``), and, if
+        wanted, ``Context`` and a session (``AsyncSession`` in an async function, ``Session`` in a sync one) that
+        belongs to the attempt's transaction. It returns an ``Outcome``, or ``None`` for done.
+
+        Args:
+            event: what to handle.
+            name: what the ledger knows the handler by; renaming it makes it another handler, which has handled
+                nothing yet. The function's qualified name by default.
+            policy: how long a failing event is tried again.
+            deadline_s: how long one attempt may take.
+
+        Raises:
+            ConfigError: the function's signature is not one that can be called, or its name is taken.
+        """
+        if not (isinstance(event, str) or (isinstance(event, type) and issubclass(event, EventModel))):
+            raise ConfigError(f"on: want an EventModel or a type's name, got {event!r}")
+
+        def register(function: Callable[_P, _R]) -> Callable[_P, _R]:
+            handler = read_handler(
+                function,
+                event,
+                name=name,
+                policy=policy if policy is not None else self._policy,
+                deadline_s=deadline_s if deadline_s is not None else self._deadline_s,
+            )
+            self.registry.add(handler)
+            return function
+
+        return register

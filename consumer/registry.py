@@ -1,0 +1,194 @@
+"""Which handlers there are, and what each asks for, read from its annotations when it is decorated."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import FunctionType
+from typing import Final, get_origin, get_type_hints
+
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from consumer.context import Context
+from consumer.failure import Policy
+from outbox.errors import ConfigError, InvalidEvent
+from outbox.event import Event, EventModel
+from outbox.naming import check_type
+
+_NAME_CHARS_MAX: Final = 200
+
+
+class Role(Enum):
+    """What one parameter of a handler is given."""
+
+    MODEL = "model"  # the payload, as the event's model
+    EVENT = "event"  # the event itself, payload as bytes
+    MAPPING = "mapping"  # the payload, a JSON object
+    CONTEXT = "context"
+    SESSION = "session"
+
+
+_ROLES: Final = {EventModel: Role.MODEL, Event: Role.EVENT, Context: Role.CONTEXT}
+_PAYLOADS: Final = frozenset({Role.MODEL, Role.EVENT, Role.MAPPING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """One function that handles events of one type. *name* is part of its identity in the ledger."""
+
+    name: str
+    event_type: str
+    function: Callable[..., object]
+    is_async: bool
+    parameters: tuple[tuple[str, Role], ...]
+    model: type[EventModel] | None
+    policy: Policy
+    deadline_s: float
+
+    @property
+    def wants_session(self) -> bool:
+        """Whether an attempt has to make a session."""
+        return any(role is Role.SESSION for _, role in self.parameters)
+
+
+class Registry:
+    """The handlers of one consumer, by event type, in the order they were decorated."""
+
+    def __init__(self) -> None:
+        self._by_type: dict[str, tuple[Handler, ...]] = {}
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Every type that has a handler, sorted."""
+        return tuple(sorted(self._by_type))
+
+    def handlers_of(self, event_type: str) -> tuple[Handler, ...]:
+        """Those of *event_type*; none is an answer too."""
+        return self._by_type.get(event_type, ())
+
+    def add(self, handler: Handler) -> None:
+        """Take *handler* in. Raises ConfigError if its name is taken for this type."""
+        others = self.handlers_of(handler.event_type)
+        if any(other.name == handler.name for other in others):
+            raise ConfigError(
+                f"handler {handler.name} of {handler.event_type}: want a name used once per type, got a second;"
+                " give one of them name=..."
+            )
+        self._by_type[handler.event_type] = (*others, handler)
+
+
+def read_handler(
+    function: Callable[..., object],
+    event: type[EventModel] | str,
+    *,
+    name: str | None,
+    policy: Policy,
+    deadline_s: float,
+) -> Handler:
+    """Return what *function* is as a handler of *event*.
+
+    Raises:
+        ConfigError: it cannot be one; one sentence says which parameter and why.
+    """
+    label = name or _name_of(function)
+    event_type = _type_of(event, label)
+    is_async = _is_async(function, label)
+    hints = _hints(function, label)
+    parameters = tuple(
+        (parameter.name, _role(parameter, hints.get(parameter.name), is_async=is_async, label=label))
+        for parameter in inspect.signature(function).parameters.values()
+    )
+    _check_roles(parameters, label)
+    model = next((hints[parameter] for parameter, role in parameters if role is Role.MODEL), None)
+    if model is not None and model.event_type != event_type:
+        raise ConfigError(
+            f"handler {label}: want the model of {event_type}, got {model.__name__} of {model.event_type}"
+        )
+    if not deadline_s > 0:
+        raise ConfigError(f"handler {label}: want a deadline_s above 0, got {deadline_s}")
+    return Handler(
+        name=label,
+        event_type=event_type,
+        function=function,
+        is_async=is_async,
+        parameters=parameters,
+        model=model if model is not None else (event if isinstance(event, type) else None),
+        policy=policy,
+        deadline_s=deadline_s,
+    )
+
+
+def _name_of(function: Callable[..., object]) -> str:
+    name = getattr(function, "__qualname__", "").rpartition("<locals>.")[2]
+    if not name or "<lambda>" in name:
+        raise ConfigError("handler: want a function with a name, got one without; give it name=...")
+    return name[:_NAME_CHARS_MAX]
+
+
+def _type_of(event: type[EventModel] | str, label: str) -> str:
+    if isinstance(event, str):
+        event_type = event
+    elif isinstance(event, type) and issubclass(event, EventModel):
+        event_type = event.event_type
+    else:
+        raise ConfigError(f"handler {label}: want on(an EventModel or a type name), got on({event!r})")
+    try:
+        return check_type(event_type)
+    except InvalidEvent as error:
+        raise ConfigError(f"handler {label}: {error}") from None
+
+
+def _is_async(function: Callable[..., object], label: str) -> bool:
+    if not isinstance(function, FunctionType):
+        raise ConfigError(f"handler {label}: want a function, got {type(function).__name__}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"handler {label}: want a function that returns, got one that yields")
+    return inspect.iscoroutinefunction(function)
+
+
+def _hints(function: Callable[..., object], label: str) -> dict[str, type]:
+    try:
+        hints = get_type_hints(function)
+    except (NameError, TypeError) as error:
+        raise ConfigError(
+            f"handler {label}: want annotations that can be read when it is decorated, got {error};"
+            " import the types at run time"
+        ) from None
+    hints.pop("return", None)
+    return hints
+
+
+def _role(parameter: inspect.Parameter, hint: object, *, is_async: bool, label: str) -> Role:
+    where = f"handler {label}, parameter {parameter.name}"
+    if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
+        raise ConfigError(f"{where}: want one that can be given by name, got a {parameter.kind.description} one")
+    if hint is None:
+        raise ConfigError(f"{where}: want an annotation, got none")
+    kind = get_origin(hint) or hint
+    if kind in {dict, Mapping}:
+        return Role.MAPPING
+    if isinstance(kind, type):
+        if issubclass(kind, AsyncSession | Session):
+            _check_session(kind, where, is_async=is_async)
+            return Role.SESSION
+        for base, role in _ROLES.items():
+            if issubclass(kind, base):
+                return role
+    raise ConfigError(f"{where}: want an EventModel, Event, dict, Context or session, got {hint!r}")
+
+
+def _check_session(kind: type, where: str, *, is_async: bool) -> None:
+    if is_async != issubclass(kind, AsyncSession):
+        wanted = "AsyncSession in an async function" if is_async else "Session in a sync function"
+        raise ConfigError(f"{where}: want {wanted}, got {kind.__name__}")
+
+
+def _check_roles(parameters: tuple[tuple[str, Role], ...], label: str) -> None:
+    roles = [role for _, role in parameters]
+    payloads = sum(role in _PAYLOADS for role in roles)
+    if payloads != 1:
+        raise ConfigError(f"handler {label}: want one parameter for the event, got {payloads}")
+    for role in (Role.CONTEXT, Role.SESSION):
+        if roles.count(role) > 1:
+            raise ConfigError(f"handler {label}: want one {role.value} at most, got {roles.count(role)}")
