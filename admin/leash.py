@@ -94,6 +94,11 @@ class Leashed:
         """Whether the child has not ended yet."""
         return self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int:
+        """The ended child's exit code, or minus the signal that ended it."""
+        return self._process.wait()
+
     def send(self, number: signal.Signals) -> None:
         """Send *number* to the child alone; nothing happens if it has ended."""
         self._process.send_signal(number)
