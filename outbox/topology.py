@@ -37,6 +37,14 @@ def refused_queue(group: str) -> str:
     return f"outbox.refused.{check_group(group)}"
 
 
+def group_queues(group: str) -> tuple[tuple[str, str, str], ...]:
+    """The queues of *group* that are no lanes, each with the exchange and the routing key it is bound by."""
+    return (
+        (directory_queue(group), DIRECTORY_EXCHANGE, group),
+        (refused_queue(group), REFUSED_EXCHANGE, f"{group}.#"),
+    )
+
+
 def lane_arguments(kind: QueueKind) -> dict[str, str | int]:
     """The arguments every lane is declared with."""
     arguments: dict[str, str | int] = {"x-queue-type": kind, "x-dead-letter-exchange": REFUSED_EXCHANGE}
