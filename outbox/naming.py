@@ -35,6 +35,7 @@ class Lane:
 
     @property
     def queue(self) -> str:
+        """The queue's name, at most 255 bytes."""
         return f"outbox.lane.{self.routing_key}"
 
 

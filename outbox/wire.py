@@ -16,11 +16,14 @@ from uuid import UUID
 
 from outbox.errors import InvalidEvent, Unreadable
 from outbox.event import Event, Ordering, Tier
-from outbox.naming import check_tenant, check_type
+from outbox.naming import check_tenant, check_text, check_type
 
 SPEC_VERSION: Final = "1.0"
 _TIERS: Final = {tier.label: tier for tier in Tier}
 _TRUE: Final = "true"
+_NUMBER_MAX: Final = 2**63 - 1
+_NUMBER_DIGITS_MAX: Final = len(str(_NUMBER_MAX))
+_SHORT_BYTES_MAX: Final = 255  # of an AMQP property
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +75,16 @@ def encode(event: Event) -> Message:
     return Message(
         message_id=str(event.id),
         type=event.type,
-        app_id=event.source[:255],
+        app_id=app_id_of(event.source),
         content_type=event.content_type,
         headers=headers,
         body=event.payload,
     )
+
+
+def app_id_of(source: str) -> str:
+    """The property that names the sender: as much of *source* as AMQP's 255 bytes hold."""
+    return source.encode()[:_SHORT_BYTES_MAX].decode(errors="ignore")
 
 
 def decode(message: Message) -> Event:
@@ -142,11 +150,16 @@ class _Attributes:
 
     def text_or_none(self, name: str) -> str | None:
         value = self._headers.get(f"ce-{name}")
-        if value is None or isinstance(value, str):
-            return value
         if isinstance(value, bytes):  # some clients send header text as a byte array
-            return value.decode(errors="replace")
-        raise Unreadable(f"ce-{name}: want text, got {type(value).__name__}")
+            value = value.decode(errors="replace")
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise Unreadable(f"ce-{name}: want text, got {type(value).__name__}")
+        try:
+            return check_text(f"ce-{name}", value)
+        except InvalidEvent as error:
+            raise Unreadable(str(error)) from None
 
     def text(self, name: str) -> str:
         value = self.text_or_none(name)
@@ -156,8 +169,9 @@ class _Attributes:
 
     def number(self, name: str) -> int:
         value = self.text(name)
-        if not value.isascii() or not value.isdigit() or len(value) > 19:
-            raise Unreadable(f"ce-{name}: want a whole number, got another text")
+        is_digits = value.isascii() and value.isdigit() and len(value) <= _NUMBER_DIGITS_MAX
+        if not is_digits or int(value) > _NUMBER_MAX:
+            raise Unreadable(f"ce-{name}: want a whole number below 2^63, got another text")
         return int(value)
 
     def uuid(self, name: str) -> UUID:
@@ -169,8 +183,8 @@ class _Attributes:
     def time(self, name: str) -> datetime:
         try:
             time = datetime.fromisoformat(self.text(name))
-        except ValueError:
+            if time.tzinfo is None:
+                raise Unreadable(f"ce-{name}: want a time with an offset, got one without")
+            return time.astimezone(UTC)
+        except (ValueError, OverflowError):  # the year 0 or 10000, once in UTC
             raise Unreadable(f"ce-{name}: want an RFC 3339 time, got another text") from None
-        if time.tzinfo is None:
-            raise Unreadable(f"ce-{name}: want a time with an offset, got one without")
-        return time.astimezone(UTC)
