@@ -91,11 +91,8 @@ class EventModel(BaseModel):
     event_version: ClassVar[int] = 1
     event_tier: ClassVar[Tier] = Tier.STANDARD
 
-    @classmethod
-    def __pydantic_init_subclass__(
-        cls, *, type: str = "", version: int = 1, tier: Tier = Tier.STANDARD, **kwargs: Any
-    ) -> None:
-        super().__pydantic_init_subclass__(**kwargs)
+    def __init_subclass__(cls, *, type: str = "", version: int = 1, tier: Tier = Tier.STANDARD, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
         cls.event_type, cls.event_version, cls.event_tier = type, version, tier
 
 
