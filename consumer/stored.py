@@ -6,9 +6,9 @@ tagged, so that a readable message comes back equal and an unreadable one is sti
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from math import isfinite
 from typing import Final, LiteralString, TypeAlias
@@ -85,23 +85,20 @@ def parameters(stored: Stored) -> tuple[object, ...]:
     )
 
 
-def restore(columns: Sequence[object]) -> Stored:
-    """The message that ``parameters`` was made from: equal if it was readable."""
+def restore(columns: TupleRow) -> Stored:
+    """The message that ``parameters`` was made from, out of the values of ``COLUMNS``: equal if it was readable."""
     tier, tenant, event_type, key, number, ledger_at, message_id, app_id, content_type, headers, body = columns
-    assert isinstance(tier, int)  # noqa: S101 - these are our own columns' types
-    assert isinstance(headers, dict)  # noqa: S101
-    assert isinstance(body, bytes)  # noqa: S101
     return Stored(
         tier=Tier(tier),
-        tenant=str(tenant),
-        ordering_key=None if key is None else str(key),
-        key_number=number if isinstance(number, int) else None,
-        ledger_at=ledger_at.astimezone(UTC) if isinstance(ledger_at, datetime) else None,
+        tenant=tenant,
+        ordering_key=key,
+        key_number=number,
+        ledger_at=ledger_at,
         message=Message(
-            message_id=str(message_id),
-            type=str(event_type),
-            app_id=str(app_id),
-            content_type=str(content_type),
+            message_id=message_id,
+            type=event_type,
+            app_id=app_id,
+            content_type=content_type,
             headers=original_headers(headers),
             body=body,
         ),
