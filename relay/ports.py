@@ -115,8 +115,11 @@ class LaneTopology(Protocol):
         Raises BrokerUnavailable when the connection is lost.
         """
 
-    async def announce(self, announcements: Sequence[Announcement]) -> None:
-        """Put each into its group's directory queue, confirmed. Raises BrokerUnavailable."""
+    async def announce(self, announcements: Sequence[Announcement]) -> Sequence[LaneFault]:
+        """Put each into its group's directory queue, confirmed; returns those whose directory did not take it.
+
+        Raises BrokerUnavailable when the connection is lost.
+        """
 
     def roll_calls(self) -> frozenset[str]:
         """The groups that have asked for their lanes since the last call."""

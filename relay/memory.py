@@ -1,0 +1,171 @@
+"""The in-process broker as the relay's publisher and topology: no network, the same outcomes."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Final
+
+from outbox.errors import BrokerUnavailable, ConfigError, QueueMismatch
+from outbox.inprocess import Connection, Handed, InProcessBroker, Routing
+from outbox.naming import Lane, check_group
+from outbox.topology import (
+    DIRECTORY_EXCHANGE,
+    EVENTS_EXCHANGE,
+    EXCHANGES,
+    REFUSED_EXCHANGE,
+    ROLL_CALL_EXCHANGE,
+    QueueKind,
+    directory_queue,
+    lane_arguments,
+    refused_queue,
+    service_arguments,
+)
+from outbox.wire import encode
+from relay.announcement import announcement_message
+from relay.frames import DEFAULT_BODY_BYTES_MAX, DEFAULT_FRAME_BYTES_MAX, Marshaller, TooLarge
+from relay.ports import Announcement, Category, Confirmed, Failed, LaneFault, Nacked, Outgoing, Settlement
+
+_PREFETCH: Final = 100
+_own_queues: Final = count(1)
+
+
+class MemoryPublisher:
+    """Implements ``relay.ports.Publisher`` and ``relay.ports.LaneTopology`` on *broker*."""
+
+    def __init__(
+        self,
+        broker: InProcessBroker,
+        *,
+        queue_kind: QueueKind = "quorum",
+        body_bytes_max: int = DEFAULT_BODY_BYTES_MAX,
+    ) -> None:
+        self._broker = broker
+        self._queue_kind = queue_kind
+        # Its limits are RabbitMQ's, so what would be refused there is refused here.
+        self._frames = Marshaller(channel=1, frame_bytes_max=DEFAULT_FRAME_BYTES_MAX, body_bytes_max=body_bytes_max)
+        self._connection: Connection | None = None
+        self._waiting: deque[Outgoing] = deque()
+        self._settled: list[Settlement] = []
+        self._news = asyncio.Event()
+        self._called: set[str] = set()
+
+    @property
+    def is_blocked(self) -> bool:
+        """See ``relay.ports.Publisher``."""
+        return self._connection is not None and self._broker.is_blocked
+
+    async def open(self) -> None:
+        """See ``relay.ports.Publisher``."""
+        await self.close()
+        connection = self._broker.connect(on_lost=self._news.set, on_blocked=self._blocked)
+        for name, kind in EXCHANGES.items():
+            self._broker.declare_exchange(name, kind)
+        own = f"outbox.roll_call.{next(_own_queues)}"
+        connection.declare_own_queue(own)
+        self._broker.bind(own, ROLL_CALL_EXCHANGE, "")
+        connection.consume(own, prefetch=_PREFETCH, on_deliveries=self._hear)
+        self._connection = connection
+
+    async def send(self, batch: Sequence[Outgoing]) -> None:
+        """See ``relay.ports.Publisher``. While the broker is blocked, what is sent waits in memory."""
+        connection = self._opened()
+        self._waiting.extend(batch)
+        self._publish(connection)
+
+    async def settlements(self, *, timeout_s: float) -> Sequence[Settlement]:
+        """See ``relay.ports.Publisher``."""
+        if not self._settled and self._is_open:
+            self._news.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._news.wait()
+        if not self._settled:
+            self._opened()
+        settled, self._settled = self._settled, []
+        return settled
+
+    async def close(self) -> None:
+        """See ``relay.ports.Publisher``."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+        self._waiting.clear()
+        self._settled.clear()
+        self._news.set()
+
+    async def declare(self, lanes: Sequence[Lane]) -> Sequence[LaneFault]:
+        """See ``relay.ports.LaneTopology``."""
+        self._opened()
+        return [fault for lane in lanes if (fault := self._declare(lane))]
+
+    async def announce(self, announcements: Sequence[Announcement]) -> Sequence[LaneFault]:
+        """See ``relay.ports.LaneTopology``."""
+        connection = self._opened()
+        faults = []
+        for each in announcements:
+            group = each.lane.group
+            routing = connection.publish(DIRECTORY_EXCHANGE, group, announcement_message(each))
+            if routing is not Routing.QUEUED:
+                reason = f"queue {directory_queue(group)}: took no announcement: {routing.value}"
+                faults.append(LaneFault(lane=each.lane, category=Category.UNROUTABLE, reason=reason))
+        return faults
+
+    def roll_calls(self) -> frozenset[str]:
+        """See ``relay.ports.LaneTopology``."""
+        called, self._called = frozenset(self._called), set()
+        return called
+
+    def _publish(self, connection: Connection) -> None:
+        while self._waiting and not self._broker.is_blocked:
+            self._settled.append(self._publish_one(connection, self._waiting.popleft()))
+        if self._settled:
+            self._news.set()
+
+    def _publish_one(self, connection: Connection, outgoing: Outgoing) -> Settlement:
+        tag, key = outgoing.tag, outgoing.lane.routing_key
+        framed = self._frames.publish(outgoing.lane, outgoing.event)
+        if isinstance(framed, TooLarge):
+            return Failed(tag=tag, category=Category.TOO_LARGE, reason=framed.reason)
+        match connection.publish(EVENTS_EXCHANGE, key, encode(outgoing.event)):
+            case Routing.QUEUED:
+                return Confirmed(tag=tag)
+            case Routing.REJECTED:
+                return Nacked(tag=tag)
+            case Routing.UNROUTABLE:
+                reason = f"routing key {key}: want a queue bound to it, got none"
+                return Failed(tag=tag, category=Category.UNROUTABLE, reason=reason)
+
+    def _declare(self, lane: Lane) -> LaneFault | None:
+        group, service, broker = lane.group, service_arguments(self._queue_kind), self._broker
+        try:
+            broker.declare_queue(refused_queue(group), service)
+            broker.declare_queue(directory_queue(group), service)
+            broker.declare_queue(lane.queue, lane_arguments(self._queue_kind))
+        except QueueMismatch as error:
+            return LaneFault(lane=lane, category=Category.MISMATCH, reason=str(error))
+        broker.bind(refused_queue(group), REFUSED_EXCHANGE, f"{group}.#")
+        broker.bind(directory_queue(group), DIRECTORY_EXCHANGE, group)
+        broker.bind(lane.queue, EVENTS_EXCHANGE, lane.routing_key)
+        return None
+
+    def _hear(self, calls: Sequence[Handed]) -> None:
+        for call in calls:
+            if self._connection is not None:
+                self._connection.settle(call.tag)
+            with suppress(ConfigError):  # nobody of ours calls for what names no group
+                self._called.add(check_group(call.routing_key))
+
+    def _blocked(self, is_blocked: bool) -> None:
+        if not is_blocked and self._is_open:
+            self._publish(self._opened())
+
+    @property
+    def _is_open(self) -> bool:
+        return self._connection is not None and self._connection.is_open
+
+    def _opened(self) -> Connection:
+        if self._connection is None or not self._connection.is_open:
+            raise BrokerUnavailable("in-process broker: want an open connection, got none")
+        return self._connection
