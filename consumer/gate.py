@@ -39,7 +39,7 @@ class BlockedKey:
     """A key whose events wait, and what they wait for: event *number*, which is *by*.
 
     *by* is the reason of its work row, ``dead`` for a dead letter (*dead_id*), or ``elsewhere``: it has not
-    arrived, or is being handled. *waiting* counts the events behind it.
+    arrived, or is being handled. *waiting* counts the events behind it that wait here.
     """
 
     tier: Tier
@@ -50,6 +50,14 @@ class BlockedKey:
     dead_id: int | None
     waiting: int
     waiting_since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockedKeys:
+    """How many keys are blocked, and those that have been for longest."""
+
+    total: int
+    longest: tuple[BlockedKey, ...]
 
 
 def key_of(group: str, event: Event) -> Key:
@@ -125,10 +133,11 @@ async def sweep(connection: Connection, group: str) -> int:
     return cursor.rowcount
 
 
-async def blocked_keys(connection: Connection, group: str, *, limit: int = 100) -> list[BlockedKey]:
+async def blocked_keys(connection: Connection, group: str, *, limit: int = 100) -> BlockedKeys:
     """The keys of *group* whose events wait, longest first, and those that an open dead letter holds."""
     cursor = await connection.execute(_BLOCKED, {"group": group, "limit": limit}, prepare=False)
-    return [
+    rows = await cursor.fetchall()
+    keys = [
         BlockedKey(
             tier=Tier(tier),
             tenant=tenant,
@@ -139,8 +148,9 @@ async def blocked_keys(connection: Connection, group: str, *, limit: int = 100) 
             waiting=waiting,
             waiting_since=since,
         )
-        for tier, tenant, key, number, by, dead_id, waiting, since in await cursor.fetchall()
+        for _, tier, tenant, key, number, by, dead_id, waiting, since in rows
     ]
+    return BlockedKeys(total=rows[0][0] if rows else 0, longest=tuple(keys))
 
 
 def lock_of(key: Key) -> int:
@@ -204,12 +214,12 @@ _ADVANCE: Final = """
 _SWEEP: Final = """
     WITH RECURSIVE head AS (
         (SELECT tenant, tier, ordering_key, key_number FROM consumer.work
-         WHERE group_name = %(group)s AND reason = 'waiting'
+         WHERE group_name = %(group)s AND reason = 'waiting' AND ordering_key IS NOT NULL
          ORDER BY tenant, tier, ordering_key, key_number LIMIT 1)
         UNION ALL
         SELECT next.* FROM head CROSS JOIN LATERAL (
             SELECT w.tenant, w.tier, w.ordering_key, w.key_number FROM consumer.work w
-            WHERE w.group_name = %(group)s AND w.reason = 'waiting'
+            WHERE w.group_name = %(group)s AND w.reason = 'waiting' AND w.ordering_key IS NOT NULL
               AND (w.tenant, w.tier, w.ordering_key) > (head.tenant, head.tier, head.ordering_key)
             ORDER BY w.tenant, w.tier, w.ordering_key, w.key_number LIMIT 1
         ) next
@@ -251,7 +261,7 @@ _BLOCKED: Final = """
         ) p ON true
         WHERE waiting.waiting IS NOT NULL OR p.number IS NULL OR held.first > p.number
     )
-    SELECT b.tier, b.tenant, b.ordering_key, b.number,
+    SELECT count(*) OVER (), b.tier, b.tenant, b.ordering_key, b.number,
            CASE WHEN d.id IS NOT NULL THEN 'dead' ELSE coalesce(w.reason, 'elsewhere') END,
            d.id, b.waiting, b.since
     FROM blocked b

@@ -1,7 +1,8 @@
 """What operators do with dead letters: handle them again, or let them go.
 
-Each call is one transaction with one audit row. Bodies never leave the database for it. No dead letter is locked before its work row is written, as a process
-that buries an event writes in that order too; what changed in between makes the call fail as a whole.
+Each call is one transaction with one audit row, and bodies never leave the database for it. No dead letter is
+locked before its work row is written, as a process that buries an event writes in that order too; what changed
+in between makes the call fail as a whole.
 """
 
 from collections.abc import Iterable, Sequence

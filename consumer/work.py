@@ -68,7 +68,10 @@ class WorkRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkCount:
-    """How many rows of one tier, tenant and reason wait, how many of them a process holds, and since when."""
+    """How many rows of one tier, tenant and reason wait, and since when.
+
+    *owned* are in a process's hands; *due* and *next_due_at* speak of the others.
+    """
 
     tier: Tier
     tenant: str
@@ -77,7 +80,7 @@ class WorkCount:
     owned: int
     due: int
     waiting_since: datetime
-    next_due_at: datetime
+    next_due_at: datetime | None
 
 
 async def put(connection: Connection, rows: Iterable[NewWork], *, owner: UUID | None = None) -> frozenset[UUID]:
@@ -309,7 +312,8 @@ _SECONDS_TO_NEXT: Final = """
 
 _COUNTS: Final = """
     SELECT tier, tenant, reason, count(*), count(owner),
-           count(*) FILTER (WHERE due_at <= statement_timestamp()), min(created_at), min(due_at)
+           count(*) FILTER (WHERE owner IS NULL AND due_at <= statement_timestamp()), min(created_at),
+           min(due_at) FILTER (WHERE owner IS NULL)
     FROM consumer.work WHERE group_name = %(group)s
     GROUP BY tier, tenant, reason ORDER BY tier, tenant, reason
 """

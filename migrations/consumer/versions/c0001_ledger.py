@@ -133,9 +133,9 @@ CREATE TABLE consumer.audit (
 );
 """
 
-# Rows are removed by this alone. Which slots may go is decided here, by this clock, so no process with a wrong clock
-# or setting drops a row that a duplicate could still ask for. It reads no rows: a scan under this lock would hold
-# up claims. It gives up after 50 ms rather than make a claim wait behind it.
+# Rows are removed by this alone. Which slots may go is decided here, by this clock, so no process with a wrong one
+# drops a row that a duplicate could still ask for. It reads no rows: a scan under this lock would hold up claims.
+# It gives up after 50 ms rather than make a claim wait behind it.
 _TRUNCATE = """
 CREATE FUNCTION consumer.is_slot_free(target integer, keep_for interval) RETURNS boolean
 LANGUAGE sql VOLATILE AS $$
@@ -150,7 +150,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock
 DECLARE
     partition text := format('consumer.ledger_%s', target);
 BEGIN
-    IF keep_for IS NULL OR NOT consumer.is_slot_free(target, keep_for) THEN
+    IF keep_for IS NULL OR keep_for <= interval '0' OR NOT consumer.is_slot_free(target, keep_for) THEN
         RETURN 'in use';
     END IF;
     IF pg_relation_size(partition) = 0 THEN

@@ -1,0 +1,201 @@
+"""Is anything stuck, whose is it, and why: what a group holds in its hands, as values. No payloads.
+
+What still lies in the broker's queues or in the log is not known here; ``outbox-relay status`` tells that.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from enum import Enum
+from typing import Final, TypeAlias, cast
+from uuid import UUID
+
+from consumer import gate, incarnation, work
+from consumer.gate import BlockedKey, BlockedKeys
+from consumer.incarnation import Incarnation
+from consumer.outcome import DeadCategory
+from consumer.stored import Connection
+from consumer.work import Reason, WorkCount
+from outbox.event import Tier
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+#: Blocked keys that are named one by one; beyond that only their number is told.
+BLOCKED_NAMED_MAX: Final = 100
+
+#: A row that is due is taken within a second or so; after this long something is wrong, or too slow.
+OVERDUE_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """What waits of one tier and tenant, and since when. *overdue_s* is how long its longest due row was not taken."""
+
+    tier: Tier
+    tenant: str
+    rows: int
+    due: int
+    in_hand: int
+    waiting_since: datetime
+    overdue_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadCount:
+    """Open dead letters of one category; *unpublished* have no copy on the exchange yet."""
+
+    category: DeadCategory
+    letters: int
+    tenants: int
+    unpublished: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """Everything that a group holds at *at*, the database's time."""
+
+    group: str
+    at: datetime
+    group_started_at: datetime | None
+    lanes: int
+    waiting: tuple[Waiting, ...]
+    work: tuple[WorkCount, ...]
+    blocked: BlockedKeys
+    dead: tuple[DeadCount, ...]
+    incarnations: tuple[Incarnation, ...]
+
+
+async def groups(connection: Connection) -> list[str]:
+    """Every group that this database knows of."""
+    cursor = await connection.execute(_GROUPS)
+    return [group for (group,) in await cursor.fetchall()]
+
+
+async def read(connection: Connection, group: str) -> Status:
+    """The status of *group*; all of one moment if the caller's transaction is a repeatable read."""
+    row = await (await connection.execute(_GROUP, {"group": group})).fetchone()
+    assert row is not None  # noqa: S101 - it selects one row, always
+    at, started_at, lanes = row
+    counts = await work.counts(connection, group)
+    return Status(
+        group=group,
+        at=at,
+        group_started_at=started_at,
+        lanes=lanes,
+        waiting=tuple(waiting(counts, at=at)),
+        work=tuple(counts),
+        blocked=await gate.blocked_keys(connection, group, limit=BLOCKED_NAMED_MAX),
+        dead=tuple(await _dead(connection, group)),
+        incarnations=tuple(await incarnation.every(connection, group)),
+    )
+
+
+def waiting(counts: Sequence[WorkCount], *, at: datetime) -> list[Waiting]:
+    """*counts* of every reason added up per tier and tenant, longest overdue first."""
+    by_lane: dict[tuple[Tier, str], list[WorkCount]] = {}
+    for count in counts:
+        by_lane.setdefault((count.tier, count.tenant), []).append(count)
+    found = [
+        Waiting(
+            tier=tier,
+            tenant=tenant,
+            rows=sum(count.rows for count in of_lane),
+            due=sum(count.due for count in of_lane),
+            in_hand=sum(count.owned for count in of_lane),
+            waiting_since=min(count.waiting_since for count in of_lane),
+            overdue_s=max((at - (count.next_due_at or at)).total_seconds() for count in of_lane),
+        )
+        for (tier, tenant), of_lane in by_lane.items()
+    ]
+    found = [replace(one, overdue_s=max(0.0, one.overdue_s)) for one in found]
+    return sorted(found, key=lambda one: (-one.overdue_s, one.tier, one.tenant))
+
+
+def problems(status: Status) -> list[str]:
+    """What somebody should look at, a sentence each; empty if nothing is stuck."""
+    found = []
+    due = sum(one.due for one in status.waiting)
+    if due and not any(one.is_alive for one in status.incarnations):
+        found.append(f"{due} events are due and no process of group {status.group} is alive: start outbox-consumer")
+    elif status.waiting and status.waiting[0].overdue_s > OVERDUE_S:
+        one = status.waiting[0]
+        found.append(f"events of tenant {one.tenant!r} ({one.tier.label}) are overdue by {one.overdue_s:.0f} s")
+    suspects = sum(count.rows for count in status.work if count.reason is Reason.SUSPECT)
+    if suspects:
+        found.append(f"{suspects} events were being handled when their process died")
+    if status.blocked.total:
+        one_key = status.blocked.longest[0]
+        found.append(
+            f"{status.blocked.total} ordering keys are blocked; the longest, {one_key.key!r} of tenant"
+            f" {one_key.tenant!r}, waits for event {one_key.number} ({_blocker(one_key)})"
+        )
+    letters = sum(one.letters for one in status.dead)
+    if letters:
+        found.append(f"{letters} dead letters are open: outbox dead list --group {status.group}")
+    return found
+
+
+def _blocker(key: BlockedKey) -> str:
+    match key.by:
+        case "dead":
+            return f"dead letter {key.dead_id}: replay or discard it"
+        case "elsewhere":
+            return "not here yet: see outbox-relay status"
+        case reason:
+            return f"waits here: {reason}"
+
+
+def to_json(status: Status) -> dict[str, Json]:
+    """*status* as ``--json`` prints it: times as RFC 3339, tiers and categories by name."""
+    content = cast("dict[str, object]", asdict(status))
+    return {**{name: _json(value) for name, value in content.items()}, "problems": _json(problems(status))}
+
+
+def _json(value: object) -> Json:
+    match value:
+        case Enum():
+            return value.label if isinstance(value, Tier) else str(value.value)
+        case datetime():
+            return value.isoformat()
+        case UUID():
+            return str(value)
+        case dict():
+            return {str(name): _json(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_json(item) for item in value]
+        case None | bool() | int() | float() | str():
+            return value
+        case _:
+            raise TypeError(f"status: want a value that JSON has, got {type(value).__name__}")
+
+
+async def _dead(connection: Connection, group: str) -> list[DeadCount]:
+    cursor = await connection.execute(_DEAD, {"group": group})
+    return [
+        DeadCount(
+            category=DeadCategory(category), letters=letters, tenants=tenants, unpublished=unpublished, since=since
+        )
+        for category, letters, tenants, unpublished, since in await cursor.fetchall()
+    ]
+
+
+_GROUPS: Final = """
+    SELECT group_name FROM (
+        SELECT group_name FROM consumer.group_start UNION SELECT group_name FROM consumer.incarnation
+        UNION SELECT group_name FROM consumer.lane UNION SELECT group_name FROM consumer.work
+        UNION SELECT group_name FROM consumer.dead WHERE resolution IS NULL
+    ) known ORDER BY group_name
+"""
+
+_GROUP: Final = """
+    SELECT clock_timestamp(),
+           (SELECT started_at FROM consumer.group_start WHERE group_name = %(group)s),
+           (SELECT count(*) FROM consumer.lane WHERE group_name = %(group)s)
+"""
+
+_DEAD: Final = """
+    SELECT category, count(*), count(DISTINCT tenant), count(*) FILTER (WHERE published_at IS NULL), min(dead_at)
+    FROM consumer.dead WHERE group_name = %(group)s AND resolution IS NULL
+    GROUP BY category ORDER BY count(*) DESC, category
+"""

@@ -1,0 +1,117 @@
+"""A status as people read it: what is wrong first, then tables."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from consumer.status import Status, problems
+
+_LANES_MAX = 20
+_KEYS_MAX = 20
+_SHORT_S = 10
+
+
+def show(status: Status, console: Console) -> None:
+    """Print *status*. Everything that came from outside is printed as plain text."""
+    console.print(render(status))
+
+
+def render(status: Status) -> RenderableType:
+    """*status* as something rich prints: problems, then what waits, why, which keys, what died, who is alive."""
+    return Group(*_headline(status), *_tables(status))
+
+
+def _headline(status: Status) -> Iterable[RenderableType]:
+    alive = sum(1 for one in status.incarnations if one.is_alive)
+    yield Text(f"group {status.group}: {status.lanes} lanes known, {alive} processes alive", style="bold")
+    found = problems(status)
+    if not found:
+        yield Text("nothing is stuck", style="green")
+    for problem in found:
+        yield Text(f"! {problem}", style="yellow")
+
+
+def _tables(status: Status) -> Iterable[RenderableType]:
+    at = status.at
+    yield from _table(
+        f"waiting, by tier and tenant{_of(len(status.waiting), _LANES_MAX)}",
+        ("tier", "tenant", "events", "due", "in hand", "since", "overdue"),
+        [
+            (one.tier.label, one.tenant, one.rows, one.due, one.in_hand, _ago(one.waiting_since, at), _s(one.overdue_s))
+            for one in status.waiting[:_LANES_MAX]
+        ],
+    )
+    yield from _table("waiting, by reason", ("reason", "events", "due", "in hand", "since"), _reasons(status))
+    yield from _table(
+        f"blocked ordering keys{_of(status.blocked.total, _KEYS_MAX)}",
+        ("tier", "tenant", "key", "waits for", "which is", "events behind", "since"),
+        [
+            (
+                one.tier.label,
+                one.tenant,
+                one.key,
+                one.number,
+                one.by if one.dead_id is None else f"dead letter {one.dead_id}",
+                one.waiting,
+                _ago(one.waiting_since, at),
+            )
+            for one in status.blocked.longest[:_KEYS_MAX]
+        ],
+    )
+    yield from _table(
+        "open dead letters",
+        ("category", "letters", "tenants", "no copy yet", "since"),
+        [(one.category.value, one.letters, one.tenants, one.unpublished, _ago(one.since, at)) for one in status.dead],
+    )
+    yield from _table(
+        "processes",
+        ("host", "pid", "running", "alive", "events in hand"),
+        [
+            (one.host, one.pid, _ago(one.started_at, at), "yes" if one.is_alive else "no", one.owned)
+            for one in status.incarnations
+        ],
+    )
+
+
+def _reasons(status: Status) -> list[tuple[str | int, ...]]:
+    return [
+        (
+            reason.value,
+            sum(count.rows for count in of_reason),
+            sum(count.due for count in of_reason),
+            sum(count.owned for count in of_reason),
+            _ago(min(count.waiting_since for count in of_reason), status.at),
+        )
+        for reason in sorted({count.reason for count in status.work})
+        for of_reason in [[count for count in status.work if count.reason is reason]]
+    ]
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[str | int, ...]]) -> Iterable[RenderableType]:
+    if not rows:
+        return
+    table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    yield Text("")
+    yield table
+
+
+def _of(total: int, shown: int) -> str:
+    return f" ({shown} of {total})" if total > shown else ""
+
+
+def _ago(time: datetime, now: datetime) -> str:
+    return _s(max(0.0, (now - time).total_seconds()))
+
+
+def _s(seconds: float) -> str:
+    """*seconds* in its two largest units."""
+    whole = int(seconds)
+    for unit, size, below, below_size in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // below_size} {below}"
+    return f"{seconds:.1f} s" if 0 < seconds < _SHORT_S else f"{whole} s"
