@@ -44,7 +44,7 @@ def sentence(text: str) -> str:
 
 
 def run_cli(app: typer.Typer, *, arguments: Sequence[str] | None = None, name: str | None = None) -> NoReturn:
-    """Run *app* and leave the process with the right code.
+    """Run *app* and leave the process with the right code: a command's own is the integer it returns.
 
     An error of ours and a wrong command line are one sentence on stderr, without a traceback. Anything
     else is a bug: it goes on to Python, with its traceback, and ends the process with 1.
@@ -62,7 +62,7 @@ def run_cli(app: typer.Typer, *, arguments: Sequence[str] | None = None, name: s
         _leave(f"{program}: {sentence(str(error))}", code_of(error))
     except TyperException as error:
         _leave(_usage(program, error), USAGE)
-    except (typer.Abort, KeyboardInterrupt):
+    except typer.Abort:
         _leave(f"{program}: interrupted", INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has seen enough; Python would complain again while it shuts down.

@@ -135,7 +135,7 @@ def _unknown(model: type[BaseModel], prefix: str, given: Mapping[str, str]) -> I
     others = tuple(other for other in _PREFIXES if other != prefix)
     for name in given:
         if name.startswith(_COMMON_PREFIX) and not name.startswith(others) and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
             yield f"{name}: no such setting" + (f", did you mean {near[0]}?" if near else "")
 
 

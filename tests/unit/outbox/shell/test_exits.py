@@ -1,0 +1,81 @@
+"""One sentence and the right code for every way to fail."""
+
+import pytest
+import typer
+
+from outbox import errors
+from outbox.shell import exits
+
+app = typer.Typer()
+_RAISED: dict[str, BaseException] = {
+    "config": errors.ConfigError("OUTBOX_X: missing"),
+    "store": errors.StoreUnavailable("the database cannot be reached"),
+    "broker": errors.BrokerUnavailable("the broker cannot be reached"),
+    "lease": errors.LeaseLost("another relay owns bucket 3"),
+    "schema": errors.SchemaMissing("the database is not migrated"),
+    "event": errors.InvalidEvent("want JSON,\n  got 'x'"),
+    "bug": ZeroDivisionError("a bug"),
+    "exit": typer.Exit(3),
+    "interrupt": KeyboardInterrupt(),
+}
+
+
+@app.command()
+def fail(how: str) -> None:
+    """Fail as asked."""
+    if how in _RAISED:
+        raise _RAISED[how]
+
+
+@app.command()
+def rest(times: int = 1) -> None:
+    """Do nothing."""
+
+
+def _run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        exits.run_cli(app, arguments=arguments, name="outbox")
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ("nothing", 0),
+        ("config", 78),
+        ("store", 69),
+        ("broker", 69),
+        ("lease", 75),
+        ("schema", 78),
+        ("event", 64),
+        ("exit", 3),
+        ("interrupt", 130),
+    ],
+)
+def test_each_error_has_its_code_and_at_most_one_line(how: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("fail", how) == code
+    told = capsys.readouterr().err
+    assert len(told.splitlines()) == (0 if how in {"nothing", "exit", "interrupt"} else 1)
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["fail"], ["rest", "--times", "x"], ["rest", "--bogus"]])
+def test_a_wrong_command_line_is_usage_in_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(*arguments) == 64
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_help_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("--help") == 0
+    assert "Fail as asked" in capsys.readouterr().out
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError):
+        exits.run_cli(app, arguments=["fail", "bug"], name="outbox")
+
+
+def test_every_error_of_ours_has_a_code() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.OutboxError)]
+    assert {exits.code_of(kind("x")) for kind in kinds} <= {64, 69, 75, 78}
