@@ -1,4 +1,45 @@
 """Fairpost for apps: commit business rows and outbox events in one SQLAlchemy transaction.
 
-    from outbox import EventModel, Outbox
+outbox = Outbox(source="/svc/orders")
+
+class OrderPlaced(EventModel, type="orders.order.placed", version=1):
+    order_id: int
+
+with tenant_scope("acme"), Session.begin() as session:
+    session.add(order)
+    outbox.emit(session, lambda: OrderPlaced(order_id=order.id))
 """
+
+from outbox.errors import (
+    IdempotencyConflict,
+    InvalidEvent,
+    OutboxError,
+    PayloadTooLarge,
+    SchemaMissing,
+    TenantRequired,
+)
+from outbox.event import Event, EventModel, Tier
+from outbox.pending import Handle
+from outbox.session import Outbox
+from outbox.tenancy import bind_tenant, current_tenant, tenant_scope
+from outbox.trail import Trail, current_trail, trail_scope
+
+__all__ = [
+    "Event",
+    "EventModel",
+    "Handle",
+    "IdempotencyConflict",
+    "InvalidEvent",
+    "Outbox",
+    "OutboxError",
+    "PayloadTooLarge",
+    "SchemaMissing",
+    "TenantRequired",
+    "Tier",
+    "Trail",
+    "bind_tenant",
+    "current_tenant",
+    "current_trail",
+    "tenant_scope",
+    "trail_scope",
+]

@@ -78,7 +78,8 @@ scheduled: Final = Table(
     Column("due_at", _TIME, nullable=False),
 )
 
-#: The last number of each ordering key; its row lock makes number order and commit order one thing.
+#: The last number of each ordering key, and how many the last transaction took; the row lock makes number
+#: order and commit order one thing.
 ordering: Final = Table(
     "ordering",
     metadata,
@@ -86,6 +87,7 @@ ordering: Final = Table(
     Column("tier", SmallInteger, primary_key=True),
     Column("ordering_key", Text, primary_key=True),
     Column("number", BigInteger, nullable=False),
+    Column("taken", Integer, nullable=False),
     Column("previous_at", _TIME),
     Column("last_at", _TIME, nullable=False),
 )

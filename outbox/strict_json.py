@@ -59,6 +59,11 @@ def loads(data: bytes) -> object:
     return value
 
 
+def canonical(data: bytes) -> bytes:
+    """Return the one spelling of the JSON in *data* that equal values share: keys sorted, no spaces."""
+    return json.dumps(loads(data), sort_keys=True, separators=(",", ":")).encode()
+
+
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):

@@ -58,6 +58,7 @@ CREATE TABLE outbox.ordering (
     tier smallint NOT NULL,
     ordering_key text NOT NULL,
     number bigint NOT NULL,
+    taken integer NOT NULL,
     previous_at timestamptz,
     last_at timestamptz NOT NULL,
     PRIMARY KEY (tenant, tier, ordering_key)
@@ -210,7 +211,18 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    for table in ("event", "scheduled", "ordering", "key", "deferred", "stream", "bucket", "lane", "consumer_group", "origin"):
+    for table in (
+        "event",
+        "scheduled",
+        "ordering",
+        "key",
+        "deferred",
+        "stream",
+        "bucket",
+        "lane",
+        "consumer_group",
+        "origin",
+    ):
         op.execute(f"DROP TABLE outbox.{table}")
     for function in ("truncate_slot(integer, interval)", "add_group(text)", "current_origin()", "current_slot()"):
         op.execute(f"DROP FUNCTION outbox.{function}")
