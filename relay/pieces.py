@@ -1,0 +1,255 @@
+"""What is waiting for one lane: its pieces of windows, in order, and how far each is settled.
+
+A *window* ``(lo, hi]`` is what became visible between two snapshots. A lane's part of one is a *piece*:
+rows in hand, or a range of sequence numbers that is read a chunk at a time. Pieces follow one another
+as windows do; within a piece rows follow their sequence numbers. Both orders are that of commits which
+depend on each other, so a lane's pieces may be joined, but never swapped. No clock, no I/O.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from outbox.event import Event, Tier
+from outbox.naming import Lane
+
+# What a message weighs beside its payload: headers, properties, frames.
+_HEADERS_BYTES: Final = 600
+
+
+class Row(NamedTuple):
+    """One event and its number in the log."""
+
+    seq: int
+    event: Event
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it weighs on the wire."""
+        return len(self.event.payload) + _HEADERS_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One tenant and tier's part of a window, for every group alike.
+
+    *after* is a number below its first row and *z* its last row's. ``rows`` is ``None`` where there
+    were too many to bring along.
+    """
+
+    tier: Tier
+    tenant: str
+    tenant_hash: int
+    bucket: int
+    after: int
+    z: int
+    rows: Sequence[Row] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPosition:
+    """How far a lane that is behind is published: inside window ``(lo, hi]`` up to *after*, its last row being *z*."""
+
+    lane: Lane
+    tenant_hash: int
+    bucket: int
+    lo: str
+    hi: str
+    after: int
+    z: int
+
+
+@dataclass(slots=True, eq=False)
+class Retry:
+    """A deferred event on its way again. *attempts* are those that failed already."""
+
+    attempts: int
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """One row on its way to one lane: published, and unsettled until *is_settled*."""
+
+    row: Row
+    stream: "Stream"
+    origin: "Piece | Retry"
+    tag: int = 0
+    sent_at: float = 0.0
+    is_settled: bool = False
+    is_nacked: bool = False
+    """The broker gave it back; it goes out again when its lane's hold ends."""
+    is_second_try: bool = False
+    """It came back as unroutable once, and its lane was declared again."""
+
+
+class Piece:
+    """One lane's part of the window ``(lo, hi]``."""
+
+    __slots__ = ("_read_to", "_rows", "_sent", "after", "hi", "lo", "taken", "z")
+
+    def __init__(self, *, lo: str, hi: str, after: int, z: int, rows: Sequence[Row] | None = None) -> None:
+        """A piece with *rows* in hand, all there are, or a range to be read when *rows* is None."""
+        self.lo = lo
+        self.hi = hi
+        self.z = z
+        self.after = after
+        """Every row up to this number is settled."""
+        self.taken = 0
+        """How many rows were handed out to be published."""
+        self._rows: deque[Row] = deque(rows or ())
+        self._read_to = after if rows is None else z
+        self._sent: deque[Sent] = deque()
+
+    @property
+    def read_after(self) -> int | None:
+        """The number after which to read next; None while rows are in hand, and when all have been read."""
+        return self._read_to if not self._rows and self._read_to < self.z else None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether anything is left to publish."""
+        return bool(self._rows) or self._read_to < self.z
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nothing of it was ever published."""
+        return not self.taken
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every row is published and settled."""
+        return not self._sent and not self.has_more
+
+    @property
+    def unsettled_after(self) -> int:
+        """How many rows were published beyond ``after``."""
+        return len(self._sent)
+
+    def fill(self, rows: Sequence[Row]) -> None:
+        """Take rows that were read after ``read_after``, in order; none means that there are no more."""
+        self._rows.extend(rows)
+        self._read_to = rows[-1].seq if rows else self.z
+
+    def take(self, stream: "Stream", *, rows_max: int, bytes_max: int) -> list[Sent]:
+        """Hand out rows in hand, within both bounds; the first goes whatever it weighs."""
+        taken: list[Sent] = []
+        rows = self._rows
+        while rows and len(taken) < rows_max:
+            bytes_max -= rows[0].size_bytes
+            if bytes_max < 0 and taken:
+                break
+            taken.append(Sent(rows.popleft(), stream, self))
+        self._sent.extend(taken)
+        self.taken += len(taken)
+        return taken
+
+    def settle(self) -> None:
+        """Move ``after`` to the end of the settled prefix. Call it when rows of this piece were settled."""
+        sent = self._sent
+        while sent and sent[0].is_settled:
+            self.after = sent.popleft().row.seq
+
+    def joined(self, later: "Piece") -> "Piece":
+        """One range for this piece and a *later* one, both untouched and with none of the lane's between them."""
+        return Piece(lo=self.lo, hi=later.hi, after=min(self.after, later.after), z=max(self.z, later.z))
+
+
+class Stream:
+    """One lane's pieces, oldest first, and what holds the lane back. Nothing else knows a lane's order."""
+
+    __slots__ = (
+        "bucket",
+        "held_until",
+        "is_faulty",
+        "lane",
+        "outstanding",
+        "pieces",
+        "strikes",
+        "tenant_hash",
+    )
+
+    def __init__(self, *, lane: Lane, tenant_hash: int, bucket: int) -> None:
+        self.lane = lane
+        self.tenant_hash = tenant_hash
+        self.bucket = bucket
+        self.pieces: deque[Piece] = deque()
+        self.outstanding = 0
+        """How many rows are with the broker, unsettled."""
+        self.held_until: float | None = None
+        """While set, nothing new is published to the lane."""
+        self.is_faulty = False
+        """Its confirms are missing though others arrive."""
+        self.strikes = 0
+        """How often in a row the lane refused or kept silent."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether anything is left to publish."""
+        # Pieces are published in order, so only the last can tell.
+        return bool(self.pieces) and self.pieces[-1].has_more
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the lane can be forgotten: nothing waits and nothing is unsettled."""
+        return not self.pieces and not self.outstanding
+
+    @property
+    def unpersisted(self) -> int:
+        """How many rows were published past the position that ``position`` returns."""
+        if not self.pieces:
+            return 0
+        # Only the first piece's prefix is stored: what is settled in later ones would be published again.
+        return self.pieces[0].unsettled_after + sum(piece.taken for piece in self.pieces if piece is not self.pieces[0])
+
+    def add(self, piece: Piece) -> None:
+        """Append the lane's part of a later window; never more than two pieces stay untouched."""
+        self.pieces.append(piece)
+        pieces = self.pieces
+        if len(pieces) > 2 and pieces[-3].is_untouched:  # noqa: PLR2004 (the third from the end)
+            last, before = pieces.pop(), pieces.pop()
+            pieces.append(before.joined(last))
+
+    def current(self) -> Piece | None:
+        """The piece to publish from next, None when everything is published."""
+        for piece in self.pieces:
+            if piece.has_more:
+                return piece
+        return None
+
+    def take(self, *, rows_max: int, bytes_max: int) -> list[Sent]:
+        """Hand out rows in hand, in order, within both bounds; never past a piece that must be read first."""
+        taken: list[Sent] = []
+        while len(taken) < rows_max:
+            piece = self.current()
+            if piece is None or piece.read_after is not None:
+                break
+            more = piece.take(self, rows_max=rows_max - len(taken), bytes_max=bytes_max)
+            taken += more
+            bytes_max -= sum(sent.row.size_bytes for sent in more)
+            if bytes_max <= 0 or piece.has_more:
+                break
+        self.outstanding += len(taken)
+        return taken
+
+    def position(self) -> StreamPosition | None:
+        """Forget what is settled, and return what must be stored of the rest: None if there is no rest."""
+        while self.pieces and self.pieces[0].is_done:
+            self.pieces.popleft()
+        if not self.pieces:
+            return None
+        first = self.pieces[0]
+        return StreamPosition(
+            lane=self.lane,
+            tenant_hash=self.tenant_hash,
+            bucket=self.bucket,
+            lo=first.lo,
+            hi=first.hi,
+            after=first.after,
+            z=first.z,
+        )
+
+    def is_in_order(self) -> bool:
+        """Whether each piece ends before the next begins to be published; for assertions."""
+        return all(not (earlier.has_more and later.taken) for earlier, later in pairwise(self.pieces))
