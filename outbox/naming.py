@@ -91,11 +91,13 @@ def bucket_of(hashed: int) -> int:
 
 
 def tenant_name(tenant: str) -> str:
-    """The part of a name that stands for *tenant*: percent-encoded up to 100 bytes, else a digest.
+    """The part of a name that stands for *tenant*: encoded up to 100 bytes, else a digest.
 
-    A digest begins with ``=``, which no percent-encoded text holds, so the two never meet.
+    Letters, digits and ``_.-`` stand for themselves and every other byte is ``+`` and two hex digits: percent-encoding
+    with another mark, since the Python clients' AMQP library refuses ``%``, ``~`` and ``=`` in a queue's name. A digest
+    begins with ``@``, which no encoded text holds, so the two never meet.
     """
-    encoded = quote(tenant, safe="")
+    encoded = quote(tenant, safe="").replace("~", "%7E").replace("%", "+")
     if len(encoded) <= _ENCODED_BYTES_MAX:
         return encoded
-    return "=" + hashlib.blake2b(tenant.encode(), digest_size=32).hexdigest()
+    return "@" + hashlib.blake2b(tenant.encode(), digest_size=32).hexdigest()
