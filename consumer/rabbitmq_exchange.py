@@ -64,7 +64,8 @@ class RabbitMQExchange:
         try:
             async with self._opening:
                 if exchange not in opened.declared:
-                    await self._ask(opened.channel, _declare_exchange(exchange), f"declare exchange {exchange}")
+                    declaring = opened.channel.rpc(_declare_exchange(exchange))
+                    await within(declaring, self._address.rpc_timeout_s, f"declare exchange {exchange}")
                     opened.declared.add(exchange)
             publishing = opened.channel.basic_publish(
                 message.body, exchange=exchange, routing_key=routing_key, properties=_properties(message), wait=False
