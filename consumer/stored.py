@@ -6,6 +6,7 @@ tagged, so that a readable message comes back equal and an unreadable one is sti
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,7 +32,7 @@ COLUMNS: Final[LiteralString] = (
 _TAG: Final = "$"
 _LEVELS_MAX: Final = 8
 _BIGINT: Final = 2**63
-_REPLACEMENT: Final = "\ufffd"
+_UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,7 @@ def restore(columns: TupleRow) -> Stored:
 
 def storable(text: str) -> str:
     """*text* with what PostgreSQL's text cannot hold (NUL, lone surrogates) replaced by U+FFFD."""
-    return text.replace("\0", _REPLACEMENT).encode(errors="surrogatepass").decode(errors="replace")
+    return _UNSTORABLE.sub("\ufffd", text)
 
 
 def safe_headers(headers: Mapping[str, object]) -> dict[str, object]:
