@@ -11,7 +11,7 @@ PACKAGES = ("outbox", "relay", "consumer", "admin", "migrations")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 # The environment is read once, where a process is put together.
-_COMPOSITION_ROOTS = {"relay/cli.py", "consumer/cli.py", "admin/cli.py"}
+_COMPOSITION_ROOTS = {"relay/cli.py", "consumer/cli.py", "admin/cli.py", "admin/settings.py"}
 _ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb"}
 # They run what they are given, or build any object from it.
 _DANGEROUS_MODULES = {"dill", "jsonpickle", "marshal", "pickle", "shelve", "yaml"}
