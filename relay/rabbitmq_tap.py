@@ -65,15 +65,17 @@ class Listener(Protocol):
 class Tap(asyncio.StreamReaderProtocol):
     """The protocol under the client's reader and writer."""
 
-    def __init__(self, reader: asyncio.StreamReader, listener: Listener) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, listener: Listener, *, now: Callable[[], float] | None = None
+    ) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(reader, loop=loop)
         self._listener = listener
-        self._now = loop.time
+        self._now = now or loop.time
         self._transport: asyncio.Transport | None = None
         self._rest = b""  # of a frame that has not wholly arrived
         self._is_amqp = True
-        self.heard_at = self._client_heard_at = loop.time()
+        self.heard_at = self._client_heard_at = self._now()
         self.may_write = asyncio.Event()
         self.may_write.set()
 
@@ -181,7 +183,7 @@ class _TappedTransport(TransportFactory):
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(loop=loop)
         transport, self.tap = await loop.create_connection(
-            lambda: Tap(reader, self._listener), url.host, url.port, ssl=context
+            lambda: Tap(reader, self._listener), url.host or "", url.port or 0, ssl=context
         )
         return reader, asyncio.StreamWriter(transport, self.tap, reader, loop)
 

@@ -154,8 +154,8 @@ class RabbitTopology:
             message_type=message.type,
             app_id=message.app_id,
         )
-        try:
-            with translated("announcing a lane"):
+        with translated("announcing a lane"):
+            try:
                 await channel.basic_publish(
                     message.body,
                     exchange=DIRECTORY_EXCHANGE,
@@ -164,11 +164,11 @@ class RabbitTopology:
                     mandatory=True,
                     timeout=self._timeout_s,
                 )
-        except DeliveryError as error:
-            # Returned or nacked: this group's directory is gone or full, the others' are not.
-            self._groups.discard(one.lane.group)
-            reason = f"queue {directory_queue(one.lane.group)}: took no announcement: {type(error).__name__}"
-            faults.append(LaneFault(lane=one.lane, category=Category.UNROUTABLE, reason=reason))
+            except DeliveryError as error:
+                # Returned or nacked: this group's directory is gone or full, the others' are not.
+                self._groups.discard(one.lane.group)
+                reason = f"queue {directory_queue(one.lane.group)}: took no announcement: {words(error)}"
+                faults.append(LaneFault(lane=one.lane, category=Category.UNROUTABLE, reason=reason))
 
     @asynccontextmanager
     async def _channel(self, *, confirms: bool = False) -> AsyncIterator[AbstractChannel]:

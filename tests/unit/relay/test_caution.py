@@ -1,0 +1,98 @@
+"""One event that closes the channel is found, and its neighbours are not blamed."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.caution import Caution
+from relay.ports import Category, Failed, Outgoing
+from tests.contracts.publishers import lane, outgoing
+
+REASON = "406 too large"
+
+
+def test_nothing_is_delayed_before_a_broker_has_refused() -> None:
+    assert not Caution().is_needed
+
+
+def test_a_suspect_goes_alone_and_the_next_waits_for_its_answer() -> None:
+    sent = outgoing(3, lane())
+    caution = Caution()
+    caution.refused(sent, reason=REASON)
+
+    assert not caution.add(sent)
+    assert caution.due(is_idle=True) == (sent[0],)
+    assert not caution.due(is_idle=False)
+    assert caution.due(is_idle=True) == (sent[1],)
+
+
+def test_the_one_that_was_alone_is_condemned_and_the_rest_go_together() -> None:
+    sent = outgoing(5, lane())
+    caution = Caution()
+    caution.refused(sent, reason=REASON)
+    caution.add(sent)
+    caution.due(is_idle=True)
+    caution.due(is_idle=True)
+    caution.refused([sent[1]], reason=REASON)
+
+    assert caution.add(sent[1:]) == [Failed(tag=2, category=Category.TOO_LARGE, reason=REASON)]
+    assert caution.due(is_idle=True) == sent[2:]
+    assert not caution.is_needed
+
+
+def test_a_refusal_with_one_unsettled_needs_no_search() -> None:
+    sent = outgoing(1, lane())
+    caution = Caution()
+    caution.refused(sent, reason=REASON)
+
+    assert caution.add(sent) == [Failed(tag=1, category=Category.TOO_LARGE, reason=REASON)]
+
+
+def test_another_loss_clears_nobody() -> None:
+    sent = outgoing(2, lane())
+    caution = Caution()
+    caution.refused(sent, reason=REASON)
+    caution.add(sent)
+    caution.due(is_idle=True)
+
+    caution.interrupted()
+
+    caution.add(sent)
+    assert caution.due(is_idle=True) == (sent[0],)
+
+
+def test_suspects_that_never_come_again_delay_nobody() -> None:
+    caution = Caution()
+    caution.refused(outgoing(3, lane()), reason=REASON)
+    others = outgoing(4, lane("other"), first_tag=10)
+
+    caution.add(others)
+
+    assert caution.due(is_idle=False) == others
+
+
+@given(count=st.integers(1, 30), data=st.data())
+def test_whatever_is_refused_is_found_and_all_else_is_sent_in_order(count: int, data: st.DataObject) -> None:
+    sent = outgoing(count, lane())
+    bad = data.draw(st.sets(st.integers(1, count), max_size=4))
+    caution = Caution()
+    failed: list[int] = []
+    stored: list[int] = []
+    unsettled: list[Outgoing] = list(sent)
+    while unsettled:  # one connection after another
+        failed += [one.tag for one in caution.add(unsettled)]
+        unsettled = [one for one in unsettled if one.tag not in failed]
+        while run := caution.due(is_idle=True):
+            in_flight = list(run)
+            refusing = next((one for one in run if one.tag in bad), None)
+            if refusing is not None:
+                # What stood before it has arrived, but its confirms are lost with the channel.
+                stored += [one.tag for one in run[: run.index(refusing)]]
+                caution.refused(in_flight, reason=REASON)
+                break
+            stored += [one.tag for one in run]
+            unsettled = [one for one in unsettled if one not in run]
+
+    assert sorted(failed) == sorted(bad)
+    assert set(stored) == {one.tag for one in sent} - bad
+    first_time = list(dict.fromkeys(stored))
+    assert first_time == sorted(first_time)
