@@ -11,6 +11,7 @@ with tenant_scope("acme"), Session.begin() as session:
 """
 
 from outbox.errors import (
+    ConfigError,
     IdempotencyConflict,
     InvalidEvent,
     OutboxError,
@@ -25,6 +26,7 @@ from outbox.tenancy import bind_tenant, current_tenant, tenant_scope
 from outbox.trail import Trail, current_trail, trail_scope
 
 __all__ = [
+    "ConfigError",
     "Event",
     "EventModel",
     "Handle",

@@ -57,7 +57,10 @@ def bind_tenant(session: AnySession, tenant: str, *, setting: str | None = TENAN
     target = sync_session(session)
     check_tenant(tenant)
     if target.info.get(_IN_FORCE_INFO, tenant) != tenant:
-        raise InvalidEvent("tenant: want one per transaction, got another in an open one: commit or roll back first")
+        raise InvalidEvent(
+            "tenant: want it bound before the transaction's first statement, got one that works for another or for "
+            "none: commit or roll back first"
+        )
     target.info[TENANT_INFO] = tenant
     apply_at_begin(setting)
 
