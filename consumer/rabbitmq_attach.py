@@ -109,6 +109,8 @@ class Attacher:
                 self._report(attachment, await self._try_shared(line, attachment, is_answered=is_answered))
 
     async def _try_shared(self, line: _Line, attachment: Attachment, *, is_answered: bool) -> Verdict:
+        if not _can_be_named(attachment.queue):
+            return Verdict.MISSING
         try:
             if not is_answered:
                 if line.probe is None or line.probe.is_closed:
@@ -162,6 +164,13 @@ class Attacher:
         channel = await WireChannel.opened(self._connection, self._address, self._listener)
         self._listener.opened(channel)
         return channel
+
+
+def _can_be_named(queue: str) -> bool:
+    try:
+        return bool(commands.Queue.Declare(queue=queue).marshal())
+    except (ValueError, TypeError):  # characters that the client refuses, or more than 255 bytes
+        return False
 
 
 async def _ask(probe: Channel, queue: str, deadline_s: float) -> None:

@@ -6,7 +6,6 @@ goes on to aiormq. All of it runs on the wire thread's loop.
 """
 
 import asyncio
-import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -21,20 +20,13 @@ from pamqp.header import ContentHeader
 
 from consumer.ports import Delivery, Receipt
 from consumer.rabbitmq_connection import Address, PlainConnection, close_channel, open_channel, within, write
+from consumer.rabbitmq_frames import settle_frames
 from outbox.errors import BrokerUnavailable
 from outbox.wire import Message
 
 _EPOCHS: Final = count(1)
 _TAGS: Final = count(1)
 
-_settle: Final = struct.Struct(">BHIIQBB").pack
-_SETTLE_BYTES: Final = 13
-_FRAME_END: Final = 0xCE
-_METHOD: Final = 1
-_ACK: Final = commands.Basic.Ack.index
-_NACK: Final = commands.Basic.Nack.index
-_MULTIPLE: Final = 1
-_REQUEUE: Final = 2
 _CLOSING: Final = (commands.Channel.Close, commands.Channel.CloseOk)
 
 
@@ -113,7 +105,11 @@ class WireChannel:
             raise
 
     def cancel(self, attachment: Attachment) -> None:
-        """Ask the broker to deliver no more to *attachment*; it is gone from ``attachments`` once it has answered."""
+        """Ask the broker to deliver no more to *attachment*; it is gone from ``attachments`` once it has answered.
+
+        Never before ``attach`` has returned: a quorum queue of RabbitMQ 3.10 that is cancelled before it has
+        answered the consume crashes the channel, and with it the connection.
+        """
         if self.is_open:
             self._write(marshal(commands.Basic.Cancel(consumer_tag=attachment.tag), self._amqp.number))
 
@@ -122,17 +118,12 @@ class WireChannel:
         if not self.is_open:
             return b""
         held = sorted({tag for tag in tags if tag in self._unsettled})
-        leading = self._leading(held)
-        kind, flag = (_NACK, _REQUEUE) if requeue else (_ACK, 0)
-        frames = [self._frame(kind, tag, flag) for tag in held[leading:]]
-        if leading:
-            # Nothing unsettled lies below them, so one frame speaks for them all.
-            frames.insert(0, self._frame(kind, held[leading - 1], flag | (_MULTIPLE if leading > 1 else 0)))
+        frames = settle_frames(held, unsettled=self._unsettled, channel=self._amqp.number, requeue=requeue)
         for tag in held:
             del self._unsettled[tag]
         if held and not self._unsettled and not self.attachments:
             self._listener.emptied(self)
-        return b"".join(frames)
+        return frames
 
     def die(self, *, is_closed_by_broker: bool = False) -> None:
         """Count as closed from now on, and close if it is not. Safe to repeat."""
@@ -187,18 +178,6 @@ class WireChannel:
         await within(self._amqp.rpc(frame), self._rpc_s, frame.name)
         if not self.is_open:
             raise BrokerUnavailable(f"{frame.name}: want an open channel, got it closed")
-
-    def _leading(self, held: list[int]) -> int:
-        """How many of *held* are, one for one, the oldest unsettled deliveries of this channel."""
-        leading = 0
-        for tag, oldest in zip(held, self._unsettled, strict=False):
-            if tag != oldest:
-                break
-            leading += 1
-        return leading
-
-    def _frame(self, kind: int, tag: int, flags: int) -> bytes:
-        return _settle(_METHOD, self._amqp.number, _SETTLE_BYTES, kind, tag, flags, _FRAME_END)
 
     def _write(self, frames: bytes) -> None:
         write(self._connection, frames)

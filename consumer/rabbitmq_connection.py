@@ -38,9 +38,10 @@ class Address:
         try:
             url = URL(self.url)
         except ValueError:
-            raise ConfigError("broker URL: want amqp://user:password@host/vhost, got text that is no URL") from None
+            url = URL()
         if url.scheme not in {"amqp", "amqps"} or not url.host:
-            raise ConfigError(f"broker URL: want amqp[s]://user:password@host/vhost, got {url.with_user(None)}")
+            # What came is not repeated: it may hold a password.
+            raise ConfigError("broker URL: want amqp[s]://user:password@host[:port]/vhost, got another text")
 
     def __str__(self) -> str:
         return str(URL(self.url).with_user(None).with_query(None))

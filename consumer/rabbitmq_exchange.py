@@ -123,5 +123,12 @@ def _properties(message: Message) -> commands.Basic.Properties:
         app_id=message.app_id,
         content_type=message.content_type,
         delivery_mode=2,
-        headers=dict(message.headers),  # type: ignore[arg-type]  # text of ours, or what came from a broker
+        headers={name: _header(value) for name, value in message.headers.items()},
     )
+
+
+def _header(value: object) -> bool | int | float | str | bytearray | None:
+    """Ours are texts; a stranger's message may hold what AMQP's tables can and the client cannot write again."""
+    if value is None or isinstance(value, bool | int | float | str | bytearray):
+        return value
+    return bytearray(value) if isinstance(value, bytes) else str(value)

@@ -39,7 +39,7 @@ async def queue_is_left_with(bench: Bench, queue: str, count: int) -> None:
     async def is_so() -> bool:
         return await bench.ready(queue) == count
 
-    await until(is_so, what=f"{queue} to hold {count} ready messages")
+    _: bool = await until(is_so, what=f"{queue} to hold {count} ready messages")
 
 
 async def test_messages_come_whole_and_in_order(bench: Bench) -> None:

@@ -1,5 +1,6 @@
 """One bench for every broker adapter: make queues, fill them, count them, break the connection."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Literal, Protocol
@@ -131,16 +132,10 @@ class RabbitBench:
         await self._admin.queue_delete(queue)
 
     async def publish(self, queue: str, messages: Iterable[Message]) -> None:
-        for message in messages:
-            properties = commands.Basic.Properties(
-                message_id=message.message_id,
-                message_type=message.type,
-                app_id=message.app_id,
-                content_type=message.content_type,
-                delivery_mode=2,
-                headers={name: str(value) for name, value in message.headers.items()},
-            )
-            await self._admin.basic_publish(message.body, routing_key=queue, properties=properties)
+        waiting = list(messages)
+        while waiting:
+            some, waiting = waiting[:100], waiting[100:]
+            await asyncio.gather(*(self._publish(queue, message) for message in some))
 
     async def ready(self, queue: str) -> int:
         declared = await self._admin.queue_declare(queue, passive=True)
@@ -148,6 +143,17 @@ class RabbitBench:
 
     async def break_connections(self) -> None:
         self.proxy.cut()
+
+    async def _publish(self, queue: str, message: Message) -> None:
+        properties = commands.Basic.Properties(
+            message_id=message.message_id,
+            message_type=message.type,
+            app_id=message.app_id,
+            content_type=message.content_type,
+            delivery_mode=2,
+            headers={name: str(value) for name, value in message.headers.items()},
+        )
+        await self._admin.basic_publish(message.body, routing_key=queue, properties=properties)
 
 
 @contextlib.asynccontextmanager
