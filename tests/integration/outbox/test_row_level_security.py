@@ -102,9 +102,9 @@ def test_an_app_names_its_own_setting_or_none(engine: sa.Engine) -> None:
         new_outbox(tenant_setting="tenant")
 
 
-def test_a_thousand_tenants_never_see_each_others_setting(url: sa.URL, engine: sa.Engine) -> None:
+def test_a_thousand_tenants_never_see_each_others_setting(engine: sa.Engine) -> None:
     """A setting made once per connection outlives the request it was made for, on a pooled connection."""
-    pooled = sa.create_engine(url, pool_size=3, max_overflow=0)
+    pooled = sa.create_engine(engine.url, pool_size=3, max_overflow=0)
     draw = random.Random(7)
     sessions: list[tuple[str, Session]] = []
     for number in range(1_000):
@@ -137,9 +137,9 @@ def end(session: Session, draw: random.Random, name: str) -> None:
     session.close()
 
 
-async def test_a_thousand_tenants_at_once_never_see_each_others_setting(url: sa.URL, engine: sa.Engine) -> None:
+async def test_a_thousand_tenants_at_once_never_see_each_others_setting(engine: sa.Engine) -> None:
     """A setting made once per connection outlives the request it was made for, on a pooled connection."""
-    pooled = create_async_engine(url, pool_size=4, max_overflow=0)
+    pooled = create_async_engine(engine.url, pool_size=4, max_overflow=0)
 
     async def request(number: int) -> None:
         name = f"tenant-{number}"
@@ -178,7 +178,7 @@ def ordinary(engine: sa.Engine) -> Iterator[sa.Engine]:
     yield ordinary
     ordinary.dispose()
     with engine.begin() as connection:
-        connection.execute(sa.text(f"drop owned by {role}; drop role {role}"))
+        connection.execute(sa.text(f"drop table note; drop owned by {role}; drop role {role}"))
 
 
 def test_policies_on_the_apps_own_tables_hold(ordinary: sa.Engine, engine: sa.Engine, outbox: Outbox) -> None:

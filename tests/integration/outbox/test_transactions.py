@@ -326,8 +326,8 @@ def test_an_outbox_with_an_engine_serves_sessions_of_several_databases(engine: s
 # ------------------------------------------------------------------ AUTOCOMMIT
 
 
-def test_autocommit_is_refused_before_a_row_is_written(url: sa.URL, engine: sa.Engine, outbox: Outbox) -> None:
-    from_start = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+def test_autocommit_is_refused_before_a_row_is_written(engine: sa.Engine, outbox: Outbox) -> None:
+    from_start = sa.create_engine(engine.url, isolation_level="AUTOCOMMIT")
     for autocommit in (from_start, engine.execution_options(isolation_level="AUTOCOMMIT")):
         with Session(autocommit) as session:
             session.add(Order(item="book"))
@@ -444,16 +444,16 @@ def test_an_ending_that_the_app_chose_is_no_loss(
     assert lost(caplog) == []
 
 
-def test_a_commit_that_the_database_refused_is_no_silent_success(engine: sa.Engine, outbox: Outbox) -> None:
-    with engine.begin() as connection:
+def test_a_commit_that_the_database_refused_is_no_silent_success(own_engine: sa.Engine, outbox: Outbox) -> None:
+    with own_engine.begin() as connection:
         connection.execute(
             sa.text("alter table orders add constraint late unique (item) deferrable initially deferred")
         )
-    with Session(engine) as session, session.begin():
+    with Session(own_engine) as session, session.begin():
         session.add(Order(item="x1"))
-    with engine.begin() as connection:
+    with own_engine.begin() as connection:
         connection.execute(sa.text("alter table orders drop constraint orders_item_key"))
-    with Session(engine) as session:
+    with Session(own_engine) as session:
         session.add(Order(item="x1"))
         handle = outbox.emit(session, OrderPlaced(order_id=1), tenant="acme", idempotency_key="once")
         with pytest.raises(IntegrityError):
@@ -462,4 +462,4 @@ def test_a_commit_that_the_database_refused_is_no_silent_success(engine: sa.Engi
         with pytest.raises(OutboxError, match="want a commit first"):
             _ = handle.id
 
-    assert ids(engine) == []
+    assert ids(own_engine) == []
