@@ -16,6 +16,7 @@ from psycopg.rows import TupleRow
 
 from consumer import stored as stored_message
 from consumer.outcome import DeadCategory
+from consumer.plans import fresh
 from consumer.stored import Connection, Stored, storable
 from outbox.event import Tier
 
@@ -103,13 +104,13 @@ async def put(connection: Connection, dead: NewDead) -> int:
 
 async def has_open(connection: Connection, group: str, event_id: UUID) -> bool:
     """Whether *event_id* has a dead letter that is neither replayed nor discarded: then it holds its key."""
-    cursor = await connection.execute(_HAS_OPEN, {"group": group, "event": event_id})
+    cursor = await fresh(connection, _HAS_OPEN, {"group": group, "event": event_id})
     return await cursor.fetchone() is not None
 
 
 async def show(connection: Connection, dead_id: int) -> DeadLetter | None:
     """The dead letter *dead_id* with its message, which holds the payload."""
-    row = await (await connection.execute(_SHOW, {"id": dead_id})).fetchone()
+    row = await (await fresh(connection, _SHOW, {"id": dead_id})).fetchone()
     return None if row is None else _letter(row)
 
 
@@ -125,7 +126,7 @@ async def unpublished(connection: Connection, group: str, *, limit: int) -> list
     Publish them, with a deadline, then ``mark_published`` in the same transaction: a crash between the two
     publishes twice, never not at all. Those that another pump has locked are passed over.
     """
-    cursor = await connection.execute(_UNPUBLISHED, {"group": group, "limit": limit})
+    cursor = await fresh(connection, _UNPUBLISHED, {"group": group, "limit": limit})
     return [_letter(columns) for columns in await cursor.fetchall()]
 
 

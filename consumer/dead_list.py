@@ -9,6 +9,7 @@ from psycopg import sql
 
 from consumer.dead import SUMMARY_COLUMNS, DeadSummary, summary
 from consumer.outcome import DeadCategory
+from consumer.plans import fresh
 from consumer.stored import Connection
 
 
@@ -48,13 +49,13 @@ async def matching(
 ) -> list[DeadSummary]:
     """Those that fit, newest first; *before_id* continues after the last one of a page."""
     values = {**parameters(dead_filter), "limit": limit, "before_id": before_id}
-    cursor = await connection.execute(_MATCHING, values)
+    cursor = await fresh(connection, _MATCHING, values)
     return [summary(columns) for columns in await cursor.fetchall()]
 
 
 async def groups(connection: Connection, dead_filter: DeadFilter, *, limit: int = 100) -> list[DeadGroup]:
     """Those that fit, grouped by how they failed, largest group first."""
-    cursor = await connection.execute(_GROUPS, {**parameters(dead_filter), "limit": limit})
+    cursor = await fresh(connection, _GROUPS, {**parameters(dead_filter), "limit": limit})
     return [
         DeadGroup(
             fingerprint=fingerprint,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from consumer.plans import fresh
 from consumer.stored import Connection
 from outbox.errors import ConfigError, InvalidEvent, Unreadable
 from outbox.event import Tier
@@ -64,7 +65,7 @@ async def learn(connection: Connection, announcements: Iterable[Announcement]) -
     for group, started_at in sorted(starts.items()):
         cursor = await connection.execute(_LEARN_START, {"group": group, "started_at": started_at})
         if cursor.rowcount > 0:
-            await connection.execute(_RECONSIDER, {"group": group})
+            await fresh(connection, _RECONSIDER, {"group": group})
     lanes = {(one.lane.group, int(one.lane.tier), one.lane.tenant): one.lane.queue for one in known}
     for (group, tier, tenant), queue in sorted(lanes.items()):
         await connection.execute(_LEARN_LANE, {"group": group, "tier": tier, "tenant": tenant, "queue": queue})
@@ -127,12 +128,11 @@ _LEARN_START: Final = """
 """
 
 _RECONSIDER: Final = """
-    UPDATE consumer.work w SET due_at = statement_timestamp() FROM (
+    UPDATE consumer.work SET due_at = statement_timestamp() WHERE group_name = %(group)s AND event_id = ANY(ARRAY(
         SELECT event_id FROM consumer.work
         WHERE group_name = %(group)s AND reason = 'waiting' AND owner IS NULL
         ORDER BY event_id FOR UPDATE SKIP LOCKED
-    ) waiting
-    WHERE w.group_name = %(group)s AND w.event_id = waiting.event_id
+    ))
 """
 
 # Every announcement of every lane arrives every ten minutes; most need not be written.

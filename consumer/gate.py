@@ -15,6 +15,7 @@ from uuid import UUID
 from consumer import stored as stored_message
 from consumer import work
 from consumer.order import Position, Turn, decide
+from consumer.plans import by_index, fresh
 from consumer.stored import Connection
 from consumer.work import NewWork, Reason
 from outbox.event import Event, Tier
@@ -68,8 +69,7 @@ def key_of(group: str, event: Event) -> Key:
 
 async def look(connection: Connection, group: str, event: Event, *, horizon: timedelta) -> Turn:
     """Whether it is the turn of *event*, without a lock: for what is taken out of a buffer, or may be parked."""
-    _, position = await _read(connection, _LOOK, key_of(group, event), event)
-    return _decide(event, position, horizon)
+    return await _turn(connection, key_of(group, event), event, horizon, lock=None)
 
 
 async def enter(connection: Connection, group: str, event: Event, *, horizon: timedelta) -> Turn:
@@ -78,8 +78,8 @@ async def enter(connection: Connection, group: str, event: Event, *, horizon: ti
     Call it first in the handler's transaction, before the ledger; end the transaction soon if the event may
     not run. Never waits.
     """
-    is_locked, position = await _read(connection, _ENTER, key_of(group, event), event)
-    return _decide(event, position, horizon) if is_locked else Turn.BUSY
+    key = key_of(group, event)
+    return await _turn(connection, key, event, horizon, lock=lock_of(key))
 
 
 async def advance(connection: Connection, passed: Iterable[tuple[Key, int]]) -> None:
@@ -89,8 +89,7 @@ async def advance(connection: Connection, passed: Iterable[tuple[Key, int]]) -> 
     that is committed, ``work.make_due`` the number after.
     """
     for key, number in sorted(passed):
-        values = {"group": key.group, "tenant": key.tenant, "tier": int(key.tier), "key": key.key, "number": number}
-        await connection.execute(_ADVANCE, values)
+        await connection.execute(_ADVANCE, {**_names(key), "number": number})
 
 
 async def park(
@@ -126,16 +125,17 @@ async def park(
 async def sweep(connection: Connection, group: str) -> int:
     """Make due every waiting event of *group* whose predecessor is handled. Returns how many that were.
 
-    Once a second: it finds what ``work.make_due`` missed, be it that the event was parked while its
-    predecessor committed, or that a process died between the two.
+    Once a second, on a connection with autocommit: it finds what ``work.make_due`` missed, be it that the event
+    was parked while its predecessor committed, or that a process died between the two.
     """
-    cursor = await connection.execute(_SWEEP, {"group": group}, prepare=False)
+    async with by_index(connection):
+        cursor = await fresh(connection, _SWEEP, {"group": group})
     return cursor.rowcount
 
 
 async def blocked_keys(connection: Connection, group: str, *, limit: int = 100) -> BlockedKeys:
     """The keys of *group* whose events wait, longest first, and those that an open dead letter holds."""
-    cursor = await connection.execute(_BLOCKED, {"group": group, "limit": limit}, prepare=False)
+    cursor = await fresh(connection, _BLOCKED, {"group": group, "limit": limit})
     rows = await cursor.fetchall()
     keys = [
         BlockedKey(
@@ -159,48 +159,43 @@ def lock_of(key: Key) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
 
 
-def _decide(event: Event, position: Position, horizon: timedelta) -> Turn:
+async def _turn(connection: Connection, key: Key, event: Event, horizon: timedelta, *, lock: int | None) -> Turn:
     assert event.ordering is not None  # noqa: S101 - key_of was asked before
-    return decide(event.ordering, position, ledger_time=event.ledger_time, horizon=horizon)
+    values = {**_names(key), "lock": lock}
+    row = await (await connection.execute(_READ, values)).fetchone()
+    assert row is not None  # noqa: S101 - a function's result
+    is_ours, number, now, group_started_at = row
+    if not is_ours:
+        return Turn.BUSY
+    position = Position(number=number, now=now, group_started_at=group_started_at)
+    turn = decide(event.ordering, position, ledger_time=event.ledger_time, horizon=horizon)
+    if turn is Turn.ORPHAN and await _is_here(connection, key, event.ordering.number - 1):
+        return Turn.EARLY
+    return turn
 
 
-async def _read(connection: Connection, query: bytes, key: Key, event: Event) -> tuple[bool, Position]:
-    assert event.ordering is not None  # noqa: S101 - key_of was asked before
-    values = {
-        "lock": lock_of(key),
-        "group": key.group,
-        "tenant": key.tenant,
-        "tier": int(key.tier),
-        "key": key.key,
-        "number": event.ordering.number,
-    }
-    row = await (await connection.execute(query, values)).fetchone()
-    assert row is not None  # noqa: S101 - it selects one row, always
-    is_locked, number, now, group_started_at, is_predecessor_here = row
-    return is_locked, Position(
-        number=number, now=now, group_started_at=group_started_at, is_predecessor_here=is_predecessor_here
-    )
+async def _is_here(connection: Connection, key: Key, number: int) -> bool:
+    """Whether event *number* of *key* waits as a work row, or is an open dead letter."""
+    cursor = await fresh(connection, _IS_HERE, {**_names(key), "number": number})
+    return await cursor.fetchone() is not None
 
 
-# What is read may be older than the lock, by the moment between the statement's snapshot and the lock's grant. A
-# position that is read too low makes the event wait, or meet its own ledger row: never run too early.
-_READ: Final = """
-    SELECT {lock}, p.number, clock_timestamp(), s.started_at,
-           CASE WHEN p.number IS NULL OR %(number)s > p.number + 1 THEN
-               EXISTS (SELECT FROM consumer.work w
-                       WHERE w.group_name = %(group)s AND w.tenant = %(tenant)s AND w.tier = %(tier)s
-                         AND w.ordering_key = %(key)s AND w.key_number = %(number)s - 1)
-               OR EXISTS (SELECT FROM consumer.dead d
-                          WHERE d.group_name = %(group)s AND d.tenant = %(tenant)s AND d.tier = %(tier)s
-                            AND d.ordering_key = %(key)s AND d.key_number = %(number)s - 1 AND d.resolution IS NULL)
-           ELSE false END
-    FROM (VALUES (1)) one
-    LEFT JOIN consumer.key_position p
-        ON p.group_name = %(group)s AND p.tenant = %(tenant)s AND p.tier = %(tier)s AND p.ordering_key = %(key)s
-    LEFT JOIN consumer.group_start s ON s.group_name = %(group)s
+def _names(key: Key) -> dict[str, object]:
+    return {"group": key.group, "tenant": key.tenant, "tier": int(key.tier), "key": key.key}
+
+
+_READ: Final = "SELECT * FROM consumer.read_key(%(group)s, %(tenant)s, %(tier)s::smallint, %(key)s, %(lock)s::bigint)"
+
+_IS_HERE: Final = """
+    SELECT FROM consumer.work
+    WHERE group_name = %(group)s AND tenant = %(tenant)s AND tier = %(tier)s AND ordering_key = %(key)s
+      AND key_number = %(number)s
+    UNION ALL
+    SELECT FROM consumer.dead
+    WHERE group_name = %(group)s AND tenant = %(tenant)s AND tier = %(tier)s AND ordering_key = %(key)s
+      AND key_number = %(number)s AND resolution IS NULL
+    LIMIT 1
 """
-_LOOK: Final = _READ.replace("{lock}", "true").encode()
-_ENTER: Final = _READ.replace("{lock}", "pg_try_advisory_xact_lock(%(lock)s)").encode()
 
 _ADVANCE: Final = """
     INSERT INTO consumer.key_position AS p (group_name, tenant, tier, ordering_key, number)
@@ -213,29 +208,32 @@ _ADVANCE: Final = """
 # Of each key only the lowest waiting number is looked at: the others are behind it.
 _SWEEP: Final = """
     WITH RECURSIVE head AS (
-        (SELECT tenant, tier, ordering_key, key_number FROM consumer.work
+        (SELECT tenant, tier, ordering_key, key_number, event_id, due_at FROM consumer.work
          WHERE group_name = %(group)s AND reason = 'waiting' AND ordering_key IS NOT NULL
          ORDER BY tenant, tier, ordering_key, key_number LIMIT 1)
         UNION ALL
         SELECT next.* FROM head CROSS JOIN LATERAL (
-            SELECT w.tenant, w.tier, w.ordering_key, w.key_number FROM consumer.work w
+            SELECT w.tenant, w.tier, w.ordering_key, w.key_number, w.event_id, w.due_at FROM consumer.work w
             WHERE w.group_name = %(group)s AND w.reason = 'waiting' AND w.ordering_key IS NOT NULL
               AND (w.tenant, w.tier, w.ordering_key) > (head.tenant, head.tier, head.ordering_key)
             ORDER BY w.tenant, w.tier, w.ordering_key, w.key_number LIMIT 1
         ) next
-    ), next AS MATERIALIZED (
-        SELECT w.event_id FROM head
-        JOIN consumer.key_position p
-            ON p.group_name = %(group)s AND p.tenant = head.tenant AND p.tier = head.tier
-           AND p.ordering_key = head.ordering_key AND p.number >= head.key_number - 1
-        JOIN consumer.work w
-            ON w.group_name = %(group)s AND w.tenant = head.tenant AND w.tier = head.tier
-           AND w.ordering_key = head.ordering_key AND w.key_number = head.key_number
-        WHERE w.reason = 'waiting' AND w.due_at > statement_timestamp() AND w.owner IS NULL
-        ORDER BY w.event_id FOR UPDATE OF w SKIP LOCKED
+    ), ready AS MATERIALIZED (
+        SELECT head.event_id FROM head CROSS JOIN LATERAL (
+            SELECT p.number FROM consumer.key_position p
+            WHERE p.group_name = %(group)s AND p.tenant = head.tenant AND p.tier = head.tier
+              AND p.ordering_key = head.ordering_key OFFSET 0
+        ) p
+        WHERE head.due_at > statement_timestamp() AND p.number >= head.key_number - 1
+    ), taken AS MATERIALIZED (
+        SELECT w.event_id FROM ready CROSS JOIN LATERAL (
+            SELECT w.event_id FROM consumer.work w
+            WHERE w.group_name = %(group)s AND w.event_id = ready.event_id AND w.reason = 'waiting' AND w.owner IS NULL
+            FOR UPDATE SKIP LOCKED
+        ) w
     )
-    UPDATE consumer.work w SET due_at = statement_timestamp() FROM next
-    WHERE w.group_name = %(group)s AND w.event_id = next.event_id
+    UPDATE consumer.work SET due_at = statement_timestamp()
+    WHERE group_name = %(group)s AND event_id = ANY(ARRAY(SELECT event_id FROM taken))
 """
 
 _BLOCKED: Final = """

@@ -4,12 +4,12 @@ Whoever dies without a word is found by its lease, however many events it held. 
 incarnation, so it never takes itself for the one that died.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid4
 
+from consumer.plans import fresh
 from consumer.stored import Connection
 from outbox.errors import LeaseLost
 
@@ -57,7 +57,7 @@ async def renew(connection: Connection, incarnation: UUID, *, lease_s: float) ->
 async def end(connection: Connection, incarnation: UUID) -> int:
     """Release every work row of *incarnation*, uncharged, and remove its lease. Returns how many rows were released."""
     async with connection.transaction():
-        cursor = await connection.execute(_RELEASE, {"ids": [incarnation]})
+        cursor = await fresh(connection, _RELEASE, {"id": incarnation})
         await connection.execute(_END, {"id": incarnation})
     return cursor.rowcount
 
@@ -75,26 +75,21 @@ async def reap(connection: Connection, group: str) -> Reaped:
     transaction has locked is left for the next call.
     """
     async with connection.transaction():
-        expired = await _ids(connection, _REMOVE_EXPIRED, group)
+        expired = await (await fresh(connection, _REMOVE_EXPIRED, {"group": group})).fetchall()
         # A new statement: it sees every lease that was begun before the deletion was decided.
-        orphaned = await connection.execute(_RELEASE_ORPHANED, {"group": group})
-    return Reaped(incarnations=tuple(expired), released=orphaned.rowcount)
+        orphaned = await fresh(connection, _RELEASE_ORPHANED, {"group": group})
+    return Reaped(incarnations=tuple(id_ for (id_,) in expired), released=orphaned.rowcount)
 
 
 async def every(connection: Connection, group: str) -> list[Incarnation]:
     """The incarnations of *group*, oldest first."""
-    cursor = await connection.execute(_EVERY, {"group": group})
+    cursor = await fresh(connection, _EVERY, {"group": group})
     return [
         Incarnation(
             id=id_, host=host, pid=pid, started_at=started_at, expires_at=expires_at, is_alive=alive, owned=owned
         )
         for id_, host, pid, started_at, expires_at, alive, owned in await cursor.fetchall()
     ]
-
-
-async def _ids(connection: Connection, query: str, group: str) -> Sequence[UUID]:
-    cursor = await connection.execute(query.encode(), {"group": group})
-    return [id_ for (id_,) in await cursor.fetchall()]
 
 
 _BEGIN: Final = """
@@ -112,10 +107,9 @@ _END: Final = "DELETE FROM consumer.incarnation WHERE id = %(id)s"
 _IS_ALIVE: Final = "SELECT FROM consumer.incarnation WHERE id = %(id)s AND expires_at > clock_timestamp()"
 
 _RELEASE: Final = """
-    UPDATE consumer.work w SET owner = NULL FROM (
-        SELECT group_name, event_id FROM consumer.work WHERE owner = ANY(%(ids)s) ORDER BY event_id FOR UPDATE
-    ) mine
-    WHERE w.group_name = mine.group_name AND w.event_id = mine.event_id
+    UPDATE consumer.work SET owner = NULL WHERE (group_name, event_id) IN (
+        SELECT group_name, event_id FROM consumer.work WHERE owner = %(id)s ORDER BY event_id FOR UPDATE
+    )
 """
 
 _REMOVE_EXPIRED: Final = """
@@ -126,13 +120,12 @@ _REMOVE_EXPIRED: Final = """
 """
 
 _RELEASE_ORPHANED: Final = """
-    UPDATE consumer.work w SET owner = NULL FROM (
-        SELECT event_id FROM consumer.work o
-        WHERE o.owner IS NOT NULL AND o.group_name = %(group)s
-          AND NOT EXISTS (SELECT FROM consumer.incarnation i WHERE i.id = o.owner)
-        ORDER BY event_id FOR UPDATE SKIP LOCKED
-    ) orphan
-    WHERE w.group_name = %(group)s AND w.event_id = orphan.event_id
+    UPDATE consumer.work SET owner = NULL WHERE group_name = %(group)s AND event_id = ANY(ARRAY(
+        SELECT event_id FROM consumer.work w
+        WHERE w.owner IS NOT NULL AND w.group_name = %(group)s
+          AND NOT EXISTS (SELECT FROM consumer.incarnation i WHERE i.id = w.owner)
+        ORDER BY event_id FOR UPDATE OF w SKIP LOCKED
+    ))
 """
 
 _EVERY: Final = """

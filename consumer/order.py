@@ -1,8 +1,7 @@
 """May an event with an ordering key be handled now? Decided from what was read; no clock, no I/O.
 
-``consumer.gate`` reads a ``Position`` and this says what it means. A position only ever rises, so one
-that was read a moment too early can make an event wait once more, or pass it to the ledger as a
-duplicate, but never let it run before its predecessor.
+``consumer.gate`` reads a ``Position`` and this says what it means. A position only ever rises, so one that was
+read a moment too early can make an event wait once more, but never let it run before its predecessor.
 """
 
 from dataclasses import dataclass
@@ -29,20 +28,17 @@ class Turn(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """What the database knew of a key: *number* is the last one handled, *now* the database's clock.
-
-    *is_predecessor_here* says that the event's predecessor waits as a work row or an open dead letter: however
-    old, it does not count as handled.
-    """
+    """What the database knew of a key: *number* is the last one handled, *now* the database's clock."""
 
     number: int | None
     now: datetime
     group_started_at: datetime | None
-    is_predecessor_here: bool
 
 
 def decide(ordering: Ordering, position: Position, *, ledger_time: datetime, horizon: timedelta) -> Turn:
     """Whether it is the turn of the event with *ordering*. Never BUSY, which only a lock can tell.
+
+    ORPHAN holds unless the predecessor is here, as a work row or an open dead letter: then it is EARLY, however old.
 
     Args:
         ledger_time: the event's own. No predecessor is newer, so it stands in for a missing ``previous_time``.
@@ -51,8 +47,6 @@ def decide(ordering: Ordering, position: Position, *, ledger_time: datetime, hor
         return Turn.LATE
     if ordering.is_first or ordering.number - 1 == position.number:
         return Turn.READY
-    if position.is_predecessor_here:
-        return Turn.EARLY
     previous_time = ordering.previous_time or ledger_time
     if previous_time < position.now - horizon:
         return Turn.ORPHAN

@@ -18,6 +18,7 @@ from psycopg.types.json import Jsonb
 from consumer import stored as stored_message
 from consumer.dead_list import FITS, DeadFilter, parameters
 from consumer.horizon import slot_of
+from consumer.plans import fresh
 from consumer.pruning import read_ring
 from consumer.stored import Connection
 from outbox.errors import TransientError
@@ -104,7 +105,7 @@ async def discard(connection: Connection, dead_filter: DeadFilter, *, actor: str
 
 async def _open(connection: Connection, dead_filter: DeadFilter, limit: int) -> list[_Open]:
     await connection.execute(_TAKE_TURNS)
-    cursor = await connection.execute(_OPEN, {**parameters(dead_filter), "limit": limit})
+    cursor = await fresh(connection, _OPEN, {**parameters(dead_filter), "limit": limit})
     return [
         _Open(id=id_, event_id=event_id, ledger_at=ledger_at, handlers=tuple(handlers))
         for id_, event_id, ledger_at, handlers in await cursor.fetchall()

@@ -14,6 +14,7 @@ from consumer import gate, incarnation, work
 from consumer.gate import BlockedKey, BlockedKeys
 from consumer.incarnation import Incarnation
 from consumer.outcome import DeadCategory
+from consumer.plans import fresh
 from consumer.stored import Connection
 from consumer.work import Reason, WorkCount
 from outbox.event import Tier
@@ -171,7 +172,7 @@ def _json(value: object) -> Json:
 
 
 async def _dead(connection: Connection, group: str) -> list[DeadCount]:
-    cursor = await connection.execute(_DEAD, {"group": group})
+    cursor = await fresh(connection, _DEAD, {"group": group})
     return [
         DeadCount(
             category=DeadCategory(category), letters=letters, tenants=tenants, unpublished=unpublished, since=since

@@ -16,6 +16,7 @@ from psycopg import sql
 from psycopg.rows import TupleRow
 
 from consumer import stored as stored_message
+from consumer.plans import by_index, fresh
 from consumer.stored import Connection, Stored
 from outbox.errors import LeaseLost
 from outbox.event import Tier
@@ -107,12 +108,14 @@ async def take_due(
 
     No lane gets more than *per_lane_limit* rows into *owner*'s hands, those it holds already included, so a
     tenant with 100,000 due rows takes no more of a claim than one with three. Rows that another transaction
-    has locked are passed over, never waited for. In one statement: with autocommit the claim is committed
-    when this returns. Rows of processes that died come free by ``incarnation.reap``.
+    has locked are passed over, never waited for. On a connection with autocommit: the claim is committed when
+    this returns. Rows of processes that died come free by ``incarnation.reap``.
     """
     values = {"group": group, "owner": owner, "per_lane": per_lane_limit, "total": total, "suspects": suspects}
-    cursor = await connection.execute(_TAKE_DUE, values, prepare=False)  # planned for the table's size of this moment
-    return [_row(columns) for columns in await cursor.fetchall()]
+    async with by_index(connection):
+        cursor = await fresh(connection, _TAKE_DUE, values)
+        rows = await cursor.fetchall()
+    return [_row(columns) for columns in rows]
 
 
 async def finish(connection: Connection, group: str, event_ids: Sequence[UUID], *, owner: UUID) -> None:
@@ -122,7 +125,7 @@ async def finish(connection: Connection, group: str, event_ids: Sequence[UUID], 
         LeaseLost: one of them is another's by now; whoever called must roll back.
     """
     wanted = sorted(event_ids)
-    cursor = await connection.execute(_FINISH, {"group": group, "events": wanted, "owner": owner})
+    cursor = await fresh(connection, _FINISH, {"group": group, "events": wanted, "owner": owner})
     if cursor.rowcount != len(wanted):
         raise LeaseLost(f"work rows: want {len(wanted)} of this process, got {cursor.rowcount}")
 
@@ -130,7 +133,7 @@ async def finish(connection: Connection, group: str, event_ids: Sequence[UUID], 
 async def give_back(connection: Connection, group: str, *, owner: UUID, event_ids: Sequence[UUID] | None = None) -> int:
     """Release rows that *owner* owns, all or those of *event_ids*, uncharged and due as before. Returns how many."""
     values = {"group": group, "owner": owner, "events": None if event_ids is None else sorted(event_ids)}
-    cursor = await connection.execute(_GIVE_BACK, values)
+    cursor = await fresh(connection, _GIVE_BACK, values)
     return cursor.rowcount
 
 
@@ -140,26 +143,26 @@ async def make_due(connection: Connection, group: str, *, tenant: str, tier: Tie
     Returns whether it waited. It is a short cut: ``gate.sweep`` finds whatever this misses.
     """
     values = {"group": group, "tenant": tenant, "tier": int(tier), "key": key, "number": number}
-    cursor = await connection.execute(_MAKE_DUE, values)
+    cursor = await fresh(connection, _MAKE_DUE, values)
     return cursor.rowcount > 0
 
 
 async def exists(connection: Connection, group: str, event_ids: Sequence[UUID]) -> frozenset[UUID]:
     """Those of *event_ids* that have a work row: a duplicate delivery of one runs nothing and is acked."""
-    cursor = await connection.execute(_EXISTS, {"group": group, "events": list(event_ids)})
+    cursor = await fresh(connection, _EXISTS, {"group": group, "events": list(event_ids)})
     return frozenset([event_id for (event_id,) in await cursor.fetchall()])
 
 
 async def seconds_to_next(connection: Connection, group: str) -> float | None:
     """How long until the next unowned row is due, on the database's clock: 0 if one is, ``None`` if there is none."""
-    cursor = await connection.execute(_SECONDS_TO_NEXT, {"group": group})
+    cursor = await fresh(connection, _SECONDS_TO_NEXT, {"group": group})
     row = await cursor.fetchone()
     return None if row is None or row[0] is None else max(0.0, float(row[0]))
 
 
 async def counts(connection: Connection, group: str) -> list[WorkCount]:
     """How much waits, per tier, tenant and reason. Reads every row of the group: for status, not for loops."""
-    cursor = await connection.execute(_COUNTS, {"group": group})
+    cursor = await fresh(connection, _COUNTS, {"group": group})
     return [
         WorkCount(
             tier=Tier(tier),
@@ -240,31 +243,29 @@ _WRITE: Final = sql.SQL("""
 _PUT: Final = _compose(_WRITE, condition=sql.SQL("w.owner IS NULL OR w.owner = %s::uuid"))
 _PARK: Final = _compose(_WRITE, condition=sql.SQL("w.owner = %s::uuid"))
 
-# ``lane`` walks the index from one lane to the next, so it costs as much as there are lanes, however many rows a
-# lane has. A lane's rows are locked beneath its LIMIT: what another claim holds is passed over and the next taken.
+# ``lane`` walks the index from the head of one lane to the head of the next, so it costs as much as there are
+# lanes, however many rows a lane has. A lane's rows are locked beneath its LIMIT: what another claim holds is passed
+# over and the next one taken.
 _TAKE_DUE: Final = _compose(
     sql.SQL("""
     WITH RECURSIVE lane AS (
-        (SELECT tier, tenant FROM consumer.work WHERE group_name = %(group)s AND owner IS NULL
-         ORDER BY tier, tenant LIMIT 1)
+        (SELECT tier, tenant, due_at FROM consumer.work
+         WHERE group_name = %(group)s AND owner IS NULL AND (reason = 'suspect') = %(suspects)s
+         ORDER BY tier, tenant, due_at LIMIT 1)
         UNION ALL
-        SELECT next.tier, next.tenant FROM lane CROSS JOIN LATERAL (
-            SELECT w.tier, w.tenant FROM consumer.work w
-            WHERE w.group_name = %(group)s AND w.owner IS NULL AND (w.tier, w.tenant) > (lane.tier, lane.tenant)
-            ORDER BY w.tier, w.tenant LIMIT 1
-        ) next
+        SELECT head.* FROM lane CROSS JOIN LATERAL (
+            SELECT w.tier, w.tenant, w.due_at FROM consumer.work w
+            WHERE w.group_name = %(group)s AND w.owner IS NULL AND (w.reason = 'suspect') = %(suspects)s
+              AND (w.tier, w.tenant) > (lane.tier, lane.tenant)
+            ORDER BY w.tier, w.tenant, w.due_at LIMIT 1
+        ) head
     ), in_hand AS MATERIALIZED (
         SELECT tier, tenant, count(*) AS rows FROM consumer.work WHERE owner = %(owner)s GROUP BY tier, tenant
     ), chosen AS MATERIALIZED (
         SELECT lane.tier, lane.tenant, %(per_lane)s::bigint - coalesce(in_hand.rows, 0) AS room
-        FROM lane LEFT JOIN in_hand USING (tier, tenant) CROSS JOIN LATERAL (
-            SELECT w.due_at FROM consumer.work w
-            WHERE w.group_name = %(group)s AND w.owner IS NULL AND w.tier = lane.tier AND w.tenant = lane.tenant
-              AND w.due_at <= statement_timestamp() AND (w.reason = 'suspect') = %(suspects)s
-            ORDER BY w.due_at LIMIT 1
-        ) head
-        WHERE coalesce(in_hand.rows, 0) < %(per_lane)s
-        ORDER BY head.due_at LIMIT %(total)s
+        FROM lane LEFT JOIN in_hand USING (tier, tenant)
+        WHERE lane.due_at <= statement_timestamp() AND coalesce(in_hand.rows, 0) < %(per_lane)s::bigint
+        ORDER BY lane.due_at LIMIT %(total)s
     ), share AS MATERIALIZED (
         SELECT %(total)s::bigint / greatest(count(*), 1) AS rows FROM chosen
     ), taken AS MATERIALIZED (
@@ -276,8 +277,8 @@ _TAKE_DUE: Final = _compose(
             FOR UPDATE SKIP LOCKED
         ) due
     )
-    UPDATE consumer.work w SET owner = %(owner)s FROM taken
-    WHERE w.group_name = %(group)s AND w.event_id = taken.event_id
+    UPDATE consumer.work w SET owner = %(owner)s
+    WHERE w.group_name = %(group)s AND w.event_id = ANY(ARRAY(SELECT event_id FROM taken))
     RETURNING w.group_name, w.event_id, w.reason, w.due_at, w.attempts, w.handlers, w.owner, w.created_at,
               w.last_error, {of_row}
     """)
@@ -288,13 +289,12 @@ _FINISH: Final = """
 """
 
 _GIVE_BACK: Final = """
-    UPDATE consumer.work w SET owner = NULL FROM (
+    UPDATE consumer.work SET owner = NULL WHERE group_name = %(group)s AND event_id = ANY(ARRAY(
         SELECT event_id FROM consumer.work
         WHERE owner = %(owner)s AND group_name = %(group)s
           AND (%(events)s::uuid[] IS NULL OR event_id = ANY(%(events)s))
         ORDER BY event_id FOR UPDATE
-    ) mine
-    WHERE w.group_name = %(group)s AND w.event_id = mine.event_id
+    ))
 """
 
 _MAKE_DUE: Final = """
@@ -305,9 +305,11 @@ _MAKE_DUE: Final = """
 
 _EXISTS: Final = "SELECT event_id FROM consumer.work WHERE group_name = %(group)s AND event_id = ANY(%(events)s)"
 
+# The condition on attempts holds for every row. It names the index ``work_next``, which nothing else may be tempted by.
 _SECONDS_TO_NEXT: Final = """
     SELECT extract(epoch FROM due_at - statement_timestamp()) FROM consumer.work
-    WHERE group_name = %(group)s AND owner IS NULL AND reason <> 'suspect' ORDER BY due_at LIMIT 1
+    WHERE group_name = %(group)s AND owner IS NULL AND attempts >= 0 AND reason <> 'suspect'
+    ORDER BY due_at LIMIT 1
 """
 
 _COUNTS: Final = """

@@ -63,7 +63,9 @@ CREATE TABLE consumer.work (
     PRIMARY KEY (group_name, event_id)
 ) WITH (fillfactor = 70);
 CREATE INDEX work_due ON consumer.work (group_name, tier, tenant, due_at) WHERE owner IS NULL;
-CREATE INDEX work_next ON consumer.work (group_name, due_at) WHERE owner IS NULL;
+-- Its condition on attempts is always true: only the statement that asks for the next due time says it, so no plan
+-- for one lane takes this index instead of that lane's.
+CREATE INDEX work_next ON consumer.work (group_name, due_at) WHERE owner IS NULL AND attempts >= 0;
 CREATE INDEX work_key ON consumer.work (group_name, tenant, tier, ordering_key, key_number)
     WHERE ordering_key IS NOT NULL;
 CREATE INDEX work_owner ON consumer.work (owner) WHERE owner IS NOT NULL;
@@ -171,6 +173,25 @@ $$;
 REVOKE ALL ON FUNCTION consumer.truncate_slot(integer, interval) FROM PUBLIC;
 """
 
+# Where a key stands, read after its lock is held, so never from before it; with no lock given, just read. A function,
+# for its plans: they use the keys' indexes from the first row on, and are not made again for each event.
+_READ_KEY = """
+CREATE FUNCTION consumer.read_key(
+    of_group text, of_tenant text, of_tier smallint, of_key text, lock bigint,
+    OUT is_ours boolean, OUT number bigint, OUT now timestamptz, OUT group_started_at timestamptz
+) LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
+BEGIN
+    is_ours := lock IS NULL OR pg_try_advisory_xact_lock(lock);
+    IF is_ours THEN
+        SELECT p.number INTO number FROM consumer.key_position p
+        WHERE p.group_name = of_group AND p.tenant = of_tenant AND p.tier = of_tier AND p.ordering_key = of_key;
+        SELECT s.started_at INTO group_started_at FROM consumer.group_start s WHERE s.group_name = of_group;
+    END IF;
+    now := clock_timestamp();
+END
+$$;
+"""
+
 _TABLE_NAMES = ("ledger", "incarnation", "work", "key_position", "dead_trace", "dead", "lane", "group_start", "audit")
 
 
@@ -187,12 +208,18 @@ def upgrade() -> None:
             f"CREATE TABLE consumer.ledger_{slot} PARTITION OF consumer.ledger FOR VALUES IN ({slot});\n"
             f"ALTER TABLE consumer.ledger_{slot} ADD PRIMARY KEY (event_id, group_name, handler);"
         )
+    op.execute(_READ_KEY)
     op.execute(_TRUNCATE)
 
 
 def downgrade() -> None:
     for table in _TABLE_NAMES:
         op.execute(f"DROP TABLE consumer.{table}")
-    for function in ("truncate_slot(integer, interval)", "is_slot_free(integer, interval)", "ring()"):
+    for function in (
+        "read_key(text, text, smallint, text, bigint)",
+        "truncate_slot(integer, interval)",
+        "is_slot_free(integer, interval)",
+        "ring()",
+    ):
         op.execute(f"DROP FUNCTION consumer.{function}")
     op.execute("DROP SEQUENCE consumer.token")

@@ -20,12 +20,11 @@ def turn(
     is_first: bool = False,
     previous_time: datetime | None = RECENT,
     started_at: datetime | None = None,
-    is_predecessor_here: bool = False,
     ledger_time: datetime = NOW,
 ) -> Turn:
     return decide(
         Ordering(key="k", number=number, is_first=is_first, previous_time=None if is_first else previous_time),
-        Position(number=at, now=NOW, group_started_at=started_at, is_predecessor_here=is_predecessor_here),
+        Position(number=at, now=NOW, group_started_at=started_at),
         ledger_time=ledger_time,
         horizon=HORIZON,
     )
@@ -61,11 +60,6 @@ def test_a_predecessor_older_than_the_horizon_counts_as_handled() -> None:
     assert turn(8, None, previous_time=ANCIENT) is Turn.ORPHAN
     assert turn(8, 3, previous_time=ANCIENT) is Turn.ORPHAN
     assert turn(8, None, previous_time=NOW - HORIZON) is Turn.EARLY
-
-
-def test_a_predecessor_that_waits_here_or_is_dead_is_waited_for_however_old_it_is() -> None:
-    assert turn(8, 3, previous_time=ANCIENT, is_predecessor_here=True) is Turn.EARLY
-    assert turn(8, None, started_at=NOW, is_predecessor_here=True) is Turn.EARLY
 
 
 def test_without_its_predecessors_time_an_event_goes_by_its_own() -> None:
