@@ -39,6 +39,8 @@ class Positions:
     """Group, bucket, base."""
     streams: Sequence[StreamPosition]
     caught_up: Sequence[StreamKey]
+    settled: int
+    """How many published rows they go past."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,15 +54,12 @@ class Backlog:
     _stored_streams: dict[StreamKey, StreamPosition] = field(default_factory=dict)
     _stored_bases: dict[tuple[str, int], str] = field(default_factory=dict)
 
-    def stream(self, group: str, part: Part | StreamPosition) -> Stream:
-        """The stream of *group*'s lane that *part* belongs to, made if there is none."""
-        lane = part.lane if isinstance(part, StreamPosition) else None
-        tier, tenant = (part.tier, part.tenant) if isinstance(part, Part) else (part.lane.tier, part.lane.tenant)
-        key = (group, tier, tenant)
+    def stream_of(self, lane: Lane, *, tenant_hash: int, bucket: int) -> Stream:
+        """The stream of *lane*, made if there is none."""
+        key = (lane.group, lane.tier, lane.tenant)
         stream = self.streams.get(key)
         if stream is None:
-            lane = lane or Lane(group=group, tier=tier, tenant=tenant)
-            stream = self.streams[key] = Stream(lane=lane, tenant_hash=part.tenant_hash, bucket=part.bucket)
+            stream = self.streams[key] = Stream(lane=lane, tenant_hash=tenant_hash, bucket=bucket)
         return stream
 
     def add(
@@ -76,16 +75,20 @@ class Backlog:
         grown: list[Stream] = []
         for part in parts:
             for group in members[part.bucket]:
-                if without and (group, part.tier, part.tenant) in without:
+                key = (group, part.tier, part.tenant)
+                if key in without:
                     continue
-                stream = self.stream(group, part)
+                stream = self.streams.get(key)
+                if stream is None:
+                    lane = Lane(group=group, tier=part.tier, tenant=part.tenant)
+                    stream = self.stream_of(lane, tenant_hash=part.tenant_hash, bucket=part.bucket)
                 stream.add(Piece(lo=lo, hi=hi, after=part.after, z=part.z, rows=part.rows))
                 grown.append(stream)
         return grown
 
     def resume(self, position: StreamPosition) -> Stream:
         """Take up a stored stream where it stands."""
-        stream = self.stream(position.lane.group, position)
+        stream = self.stream_of(position.lane, tenant_hash=position.tenant_hash, bucket=position.bucket)
         stream.add(Piece(lo=position.lo, hi=position.hi, after=position.after, z=position.z))
         self._stored_streams[_key(position.lane)] = position
         return stream
@@ -105,8 +108,11 @@ class Backlog:
                 merged[cohort.base] = cohort
         self.cohorts = [*merged.values(), *busy]
 
-    def positions(self) -> Positions:
-        """What has to be stored now. Every stored base then means: all settled up to here, save for the streams."""
+    def positions(self, *, retries: int) -> Positions:
+        """What has to be stored now. Every stored base then means: all settled up to here, save for the streams.
+
+        *retries* is how many deferred rows are unsettled; they too come again after a crash.
+        """
         behind: dict[StreamKey, StreamPosition] = {}
         idle: list[StreamKey] = []
         for key, stream in self.streams.items():
@@ -129,20 +135,18 @@ class Backlog:
             bases=bases,
             streams=[position for key, position in behind.items() if stored.get(key) != position],
             caught_up=[key for key in stored if key not in behind],
+            settled=self.unpersisted - retries - sum(stream.unpersisted for stream in self.streams.values()),
         )
 
-    def persisted(self, positions: Positions, *, retries: int) -> None:
-        """*positions* are stored, and nothing was published or settled since they were asked for.
-
-        *retries* is how many deferred rows are with the broker; they too come again after a crash.
-        """
+    def persisted(self, positions: Positions) -> None:
+        """*positions* are stored; what was published since they were asked for is not."""
         for position in positions.streams:
             self._stored_streams[_key(position.lane)] = position
         for key in positions.caught_up:
             del self._stored_streams[key]
         for group, bucket, base in positions.bases:
             self._stored_bases[group, bucket] = base
-        self.unpersisted = retries + sum(stream.unpersisted for stream in self.streams.values())
+        self.unpersisted -= positions.settled
 
 
 def _key(lane: Lane) -> StreamKey:

@@ -24,7 +24,7 @@ UPDATE outbox.bucket b
 SET token = %(token)s, expires_at = clock_timestamp() + make_interval(secs => %(lease_s)s)
 FROM (
     SELECT group_name, bucket FROM outbox.bucket
-    WHERE token <> %(token)s AND (expires_at < clock_timestamp() OR token = %(former)s)
+    WHERE token <> %(token)s AND (expires_at < clock_timestamp() OR token = ANY (%(former)s::bigint[]))
     ORDER BY group_name, bucket
     FOR UPDATE SKIP LOCKED
 ) free
@@ -72,17 +72,17 @@ async def renew(connection: Connection, token: int, *, owned: int, lease_s: floa
 
 
 async def take(
-    connection: Connection, token: int, *, former: int, owned: int, lease_s: float, within_s: float
+    connection: Connection, token: int, *, former: Sequence[int], owned: int, lease_s: float, within_s: float
 ) -> Taken:
     """Renew what is mine and take what has expired, with the positions of what was taken.
 
     Args:
-        former: the token of this process's session before; nobody else has it, so its rows need not expire.
+        former: tokens of this process's sessions before; nobody else has them, so their rows need not expire.
 
     Raises:
         LeaseLost: fewer than *owned* rows carry *token*; nothing was taken.
     """
-    parameters = {"token": token, "former": former, "lease_s": lease_s}
+    parameters = {"token": token, "former": list(former), "lease_s": lease_s}
     async with deadline(connection, within_s), connection.transaction():
         # Renewed first and in the same transaction: a row lost and taken back in between would be mine again,
         # and what I hold of it in memory would not.

@@ -17,6 +17,7 @@ class Limits:
     chunk_bytes: int = 1024 * 1024
     batch: int = 1_000
     """Events handed to the broker's connection at once."""
+    batch_bytes: int = 4 * 1024 * 1024
     lease_s: float = 15.0
     persist_s: float = 0.05
     confirm_s: float = 15.0

@@ -51,6 +51,11 @@ class Findings:
     published_deferred: Sequence[tuple[str, UUID]] = ()
     """Group and id of deferred events that are published now."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write down."""
+        return not (self.failures or self.failed_again or self.published_deferred)
+
 
 async def persist(
     connection: Connection,
