@@ -14,16 +14,15 @@ from tests.support.databases import fresh_database
 from tests.support.processes import Processes
 from tests.support.rabbit import RabbitNode
 from tests.support.services import (
-    ADD_RABBIT,
     GivenRabbit,
     Postgres,
     Rabbit,
     Report,
+    find_faulty_rabbit,
     find_postgres,
     find_rabbit,
     fresh_name,
     is_ci,
-    start_faulty_rabbit,
     start_private_postgres,
 )
 
@@ -52,7 +51,8 @@ def _started(start: Callable[[], T]) -> T:
     try:
         return start()
     except OutboxError as error:
-        _give_up(str(error))
+        why = str(error)
+    return _give_up(why)
 
 
 def _give_up(why: str) -> NoReturn:
@@ -148,12 +148,7 @@ def vhost(rabbit_node: Rabbit, _vhost_remover: ThreadPoolExecutor) -> Iterator[s
 
 @pytest.fixture(scope="module")
 def _faulty_rabbit_node(report: Report) -> Iterator[RabbitNode | RabbitContainer]:
-    try:
-        node = start_faulty_rabbit()
-    except OutboxError as error:
-        report.missing["RabbitMQ, killed by tests"] = f"{error}\n    to add it: {ADD_RABBIT}"
-        _give_up(f"a broker to kill: {error}")
-    report.servers["RabbitMQ, killed by tests"] = f"{node.management.version()} ({node.origin})"
+    node = _started(lambda: find_faulty_rabbit(report))
     yield node
     node.close()
 

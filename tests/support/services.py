@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import psycopg
 
 from admin.embedded import PostgresNode, find_binaries
-from outbox.errors import OutboxError, StoreUnavailable
+from outbox.errors import OutboxError
 from tests.support import containers
 from tests.support.management import Management
 from tests.support.rabbit import RabbitNode, find_programs
@@ -137,12 +137,9 @@ def find_postgres(report: Report, *, environment: Mapping[str, str]) -> Postgres
             found = containers.start_postgres()
         else:
             found = PrivatePostgres(node=start_private_postgres())
-        with psycopg.connect(found.dsn(), connect_timeout=10) as connection:
-            version = connection.execute("show server_version").fetchone()
-    except (StoreUnavailable, psycopg.OperationalError) as error:
-        report.missing["PostgreSQL"] = f"{str(error).strip()}\n    to add it: {ADD_POSTGRES}"
-        raise Missing(f"PostgreSQL: {error}") from error
-    report.servers["PostgreSQL"] = f"{'' if version is None else version[0]} ({found.origin})"
+        report.servers["PostgreSQL"] = f"{_version(found)} ({found.origin})"
+    except (OutboxError, psycopg.Error) as error:
+        raise _missing(report, "PostgreSQL", error, name=name, adds=ADD_POSTGRES) from error
     return found
 
 
@@ -163,9 +160,29 @@ def find_rabbit(report: Report, *, environment: Mapping[str, str]) -> Rabbit:
             found = start_private_rabbit()
         report.servers["RabbitMQ"] = f"{found.management.version()} ({found.origin})"
     except (OutboxError, OSError) as error:
-        report.missing["RabbitMQ"] = f"{error}\n    to add it: {ADD_RABBIT}"
-        raise Missing(f"RabbitMQ: {error}") from error
+        raise _missing(report, "RabbitMQ", error, name=name, adds=ADD_RABBIT) from error
     return found
+
+
+def _missing(report: Report, server: str, error: Exception, *, name: str, adds: str) -> Missing:
+    """The error to raise; it goes into the report with what the person at the keyboard can do."""
+    why = " ".join(str(error).split())
+    if name:
+        # A given address is never replaced: whoever gave it wants to know about that server and no other.
+        why, adds = f"the one given by {name} cannot be used: {why}", f"correct {name}, or unset it"
+    report.missing[server] = f"{why}\n    to add it: {adds}"
+    return Missing(f"{server}: {why}")
+
+
+def _version(server: Postgres) -> str:
+    with psycopg.connect(server.dsn(), connect_timeout=10) as connection:
+        settings = "current_setting('server_version'), current_setting('max_prepared_transactions')::int"
+        row = connection.execute(f"select {settings}").fetchone()
+    assert row is not None
+    version, prepared = row
+    if prepared == 0:
+        raise Missing("tests of two-phase commit want max_prepared_transactions of 10 or more, got 0")
+    return str(version)
 
 
 def start_private_postgres() -> PostgresNode:
@@ -195,11 +212,22 @@ def start_private_rabbit() -> RabbitNode:
     return node
 
 
-def start_faulty_rabbit() -> "RabbitNode | containers.RabbitContainer":
-    """A broker of the caller's own that can be killed: a private node, else a container."""
-    if find_programs() is None and containers.engine_answers():
-        return containers.RabbitContainer.started()
-    return start_private_rabbit()
+def find_faulty_rabbit(report: Report) -> "RabbitNode | containers.RabbitContainer":
+    """A broker of the caller's own that can be killed: a private node, else a container.
+
+    Raises:
+        Missing: there is none to be had.
+    """
+    what = "RabbitMQ, killed by tests"
+    try:
+        if find_programs() is None and containers.engine_answers():
+            node: RabbitNode | containers.RabbitContainer = containers.RabbitContainer.started()
+        else:
+            node = start_private_rabbit()
+    except OutboxError as error:
+        raise _missing(report, what, error, name="", adds=ADD_RABBIT) from error
+    report.servers[what] = f"{node.management.version()} ({node.origin})"
+    return node
 
 
 def fresh_name(what: str) -> str:
