@@ -8,7 +8,11 @@ def run(schema: str) -> None:
     connection = context.config.attributes.get("connection")
     if connection is None:
         context.configure(
-            dialect_name="postgresql", as_sql=True, literal_binds=True, version_table_schema=schema
+            dialect_name="postgresql",
+            dialect_opts={"paramstyle": "named"},  # with the driver's own, every % in a function would be doubled
+            as_sql=True,
+            literal_binds=True,
+            version_table_schema=schema,
         )
         with context.begin_transaction():
             # Alembic creates its version table first, and needs the schema for it.
