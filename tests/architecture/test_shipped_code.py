@@ -10,8 +10,15 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("outbox", "relay", "consumer", "admin", "migrations")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
-# The environment is read once, where a process is put together.
-_COMPOSITION_ROOTS = {"relay/cli.py", "consumer/cli.py", "admin/cli.py", "admin/settings.py"}
+# The environment is read once, where a process is put together; the demo also hands it on to the processes it starts.
+_COMPOSITION_ROOTS = {
+    "relay/cli.py",
+    "consumer/cli.py",
+    "admin/cli.py",
+    "admin/demo_cli.py",
+    "admin/demo/processes.py",
+    "admin/settings.py",
+}
 _ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb"}
 # They run what they are given, or build any object from it.
 _DANGEROUS_MODULES = {"dill", "jsonpickle", "marshal", "pickle", "shelve", "yaml"}
