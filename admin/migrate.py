@@ -33,6 +33,7 @@ class Status:
 
     @property
     def is_current(self) -> bool:
+        """Whether nothing is left to apply."""
         return self.current == self.newest
 
 
@@ -81,7 +82,9 @@ def status(url: str, *, chains: tuple[Chain, ...] = CHAINS) -> list[Status]:
         ]
 
 
-def _config(chain: Chain, connection: Connection | None, *, ring: Ring | None = None, output: io.StringIO | None = None) -> Config:
+def _config(
+    chain: Chain, connection: Connection | None, *, ring: Ring | None = None, output: io.StringIO | None = None
+) -> Config:
     config = Config(output_buffer=output) if output is not None else Config()
     config.set_main_option("script_location", f"migrations:{chain}")
     config.set_main_option("path_separator", "os")

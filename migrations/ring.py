@@ -30,7 +30,7 @@ LEDGER_RING = Ring(slots=16, slot_seconds=24 * 3600)
 
 def current_slot_function(signature: str, ring: Ring) -> str:
     """The SQL that creates the function naming the slot written to now."""
-    return (
+    return (  # two whole numbers and a name of our own
         f"CREATE FUNCTION {signature} RETURNS smallint LANGUAGE sql STABLE AS $$\n"
         f"    SELECT ((extract(epoch FROM statement_timestamp())::bigint / {ring.slot_seconds})"
         f" % {ring.slots})::smallint\n$$;"

@@ -1,0 +1,115 @@
+"""The ``outbox`` command: migrate, groups, dead letters, and the demo."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated, Final
+
+import typer
+
+from admin import dead_cli, demo_cli
+from admin import migrate as migrations
+from admin.groups import Group, add_group, list_groups
+from admin.settings import database_url
+from outbox.errors import ConfigError
+from outbox.shell.database import connect
+from outbox.shell.exits import run_cli
+
+app: Final = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Fairpost's administration: migrate the database, name groups, look after dead letters, see a demo.",
+    epilog="The database is named by OUTBOX_DATABASE_URL or DATABASE_URL.",
+)
+group_app: Final = typer.Typer(no_args_is_help=True, help="Groups: the services that each handle every event once.")
+app.add_typer(group_app, name="group")
+app.add_typer(dead_cli.app, name="dead")
+app.command("demo")(demo_cli.demo)
+
+
+class ChainName(StrEnum):
+    """Which tables."""
+
+    OUTBOX = "outbox"
+    CONSUMER = "consumer"
+    BOTH = "both"
+
+
+_CHAINS: Final[dict[ChainName, tuple[migrations.Chain, ...]]] = {
+    ChainName.OUTBOX: ("outbox",),
+    ChainName.CONSUMER: ("consumer",),
+    ChainName.BOTH: migrations.CHAINS,
+}
+
+
+@app.command()
+def migrate(
+    *,
+    chain: Annotated[ChainName, typer.Option(help="Which tables; they may live in two databases.")] = ChainName.BOTH,
+    down: Annotated[bool, typer.Option("--down", help="Remove the tables, and everything in them.")] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead; needs no database.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only say whether anything is left to apply.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before removing.")] = False,
+) -> None:
+    """Create our tables, or bring them up to date. Safe to repeat; an app's own tables are never touched."""
+    chains = _CHAINS[chain]
+    if sql:
+        typer.echo(migrations.sql(chains=chains, down=down))
+        return
+    url = database_url()
+    if check:
+        _check(migrations.status(url, chains=chains))
+        return
+    if down:
+        if not yes:
+            typer.confirm(f"Remove every table of {' and '.join(chains)}, with all events in them?", abort=True)
+        migrations.downgrade(url, chains=chains)
+    else:
+        migrations.upgrade(url, chains=chains)
+    for status in migrations.status(url, chains=chains):
+        typer.echo(f"{status.chain}: {status.current or 'nothing'}")
+
+
+@group_app.command("add")
+def group_add(name: Annotated[str, typer.Argument(help="1..63 of a-z, 0-9, _ and -.")]) -> None:
+    """Let a new group read the log: every event committed from now on."""
+    asyncio.run(_add(name))
+    typer.echo(f"group {name} reads every event committed from now on")
+
+
+@group_app.command("list")
+def group_list(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """List the groups, and since when each reads the log."""
+    groups = asyncio.run(_list())
+    if as_json:
+        typer.echo(json.dumps([asdict(group) for group in groups], default=str))
+        return
+    width = max((len(group.name) for group in groups), default=0)
+    for group in groups:
+        typer.echo(f"{group.name:{width}}  since {group.started_at:%Y-%m-%d %H:%M:%S %Z}")
+
+
+def main() -> None:
+    """Run the command and leave the process."""
+    run_cli(app, name="outbox")
+
+
+async def _add(name: str) -> None:
+    async with await connect(database_url(), application_name="outbox") as connection:
+        await add_group(connection, name)
+
+
+async def _list() -> list[Group]:
+    async with await connect(database_url(), application_name="outbox") as connection:
+        return await list_groups(connection)
+
+
+def _check(statuses: Sequence[migrations.Status]) -> None:
+    behind = [status for status in statuses if not status.is_current]
+    for status in statuses:
+        typer.echo(f"{status.chain}: {status.current or 'nothing'}, newest {status.newest}")
+    if behind:
+        names = " and ".join(status.chain for status in behind)
+        raise ConfigError(f"want the newest revision, got {names} behind it; run 'outbox migrate'")

@@ -1,0 +1,148 @@
+"""``outbox dead``: see dead letters, and have them handled again."""
+
+import asyncio
+import getpass
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from admin.settings import database_url
+from consumer import dead
+from consumer.dead_list import DeadFilter, matching
+from consumer.outcome import DeadCategory
+from consumer.replay import Resolved, replay
+from outbox.errors import ConfigError
+from outbox.schema import DEFAULT_GROUP
+from outbox.shell.database import connect, store_errors
+from outbox.shell.logs import harmless
+
+app: Final = typer.Typer(no_args_is_help=True, help="Events that get no further attempt: list, show, replay.")
+
+Group = Annotated[str, typer.Option("--group", "-g", help="Whose dead letters.")]
+Tenant = Annotated[str | None, typer.Option(help="Only this tenant's.")]
+EventType = Annotated[str | None, typer.Option("--type", help="Only events of this type.")]
+Category = Annotated[DeadCategory | None, typer.Option(help="Only those that failed in this way.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def list_letters(
+    *,
+    group: Group = DEFAULT_GROUP,
+    tenant: Tenant = None,
+    event_type: EventType = None,
+    category: Category = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many, newest first.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List open dead letters, newest first: whose, what and why. No payloads."""
+    dead_filter = DeadFilter(group=group, tenant=tenant, type=event_type, category=category)
+    letters = asyncio.run(_list(dead_filter, limit))
+    if as_json:
+        typer.echo(json.dumps([asdict(letter) for letter in letters], default=str))
+        return
+    console = Console()
+    if not letters:
+        console.print(f"No open dead letters in group {group}.")
+        return
+    console.print(_table(letters))
+
+
+@app.command()
+def show(
+    dead_id: Annotated[int, typer.Argument(metavar="ID", help="The number that `outbox dead list` prints.")],
+    *,
+    payload: Annotated[bool, typer.Option("--payload", help="Print the payload too.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Print the stack trace, if there is one.")] = False,
+) -> None:
+    """Show one dead letter whole, as JSON; payload and stack trace only when asked for."""
+    letter, stack = asyncio.run(_show(dead_id, with_trace=trace))
+    body = letter.stored.message.body
+    shown: dict[str, object] = asdict(letter.summary) | {
+        "content_type": letter.stored.message.content_type,
+        "payload_bytes": len(body),
+    }
+    if payload:
+        shown["payload"] = body.decode(errors="backslashreplace")
+    if trace:
+        shown["trace"] = stack
+    typer.echo(json.dumps(shown, default=str, indent=2))
+
+
+@app.command("replay")
+def replay_letters(  # noqa: PLR0913 - a command's options are its arguments
+    dead_ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="Which; or give a filter.")] = None,
+    *,
+    group: Group = DEFAULT_GROUP,
+    tenant: Tenant = None,
+    event_type: EventType = None,
+    category: Category = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many, oldest first.")] = 1000,
+    per_s: Annotated[float | None, typer.Option(min=0.001, help="How many become due each second.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Who asks, for the audit; your login if not given.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be replayed.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All open ones of the group.")] = False,
+) -> None:
+    """Have dead letters handled again from their first attempt on. What was done meanwhile is refused."""
+    if not (dead_ids or tenant or event_type or category or everything):
+        raise ConfigError("replay: want ids, a filter or --all, got nothing")
+    dead_filter = DeadFilter(
+        group=group,
+        ids=tuple(dead_ids) if dead_ids else None,
+        tenant=tenant,
+        type=event_type,
+        category=category,
+    )
+    if dry_run:
+        letters = asyncio.run(_list(dead_filter, limit))
+        typer.echo(f"would replay {len(letters)}: {', '.join(str(letter.id) for letter in letters) or 'none'}")
+        return
+    resolved = asyncio.run(_replay(dead_filter, actor or getpass.getuser(), limit, per_s))
+    for refusal in resolved.refused:
+        typer.echo(f"{refusal.id} stays: {refusal.because}")
+    typer.echo(f"replayed {len(resolved.ids)}, refused {len(resolved.refused)}")
+    missing = set(dead_ids or ()) - set(resolved.ids) - {refusal.id for refusal in resolved.refused}
+    if missing:
+        numbers = ", ".join(map(str, sorted(missing)))
+        raise ConfigError(f"replay: want open dead letters of group {group}, got no such: {numbers}")
+
+
+async def _list(dead_filter: DeadFilter, limit: int) -> list[dead.DeadSummary]:
+    async with await connect(database_url(), application_name="outbox") as connection:
+        with store_errors():
+            return await matching(connection, dead_filter, limit=limit)
+
+
+async def _show(dead_id: int, *, with_trace: bool) -> tuple[dead.DeadLetter, str | None]:
+    async with await connect(database_url(), application_name="outbox") as connection:
+        with store_errors():
+            letter = await dead.show(connection, dead_id)
+            if letter is None:
+                raise ConfigError(f"show: want the number of a dead letter, got {dead_id}, which is none")
+            return letter, await dead.trace(connection, dead_id) if with_trace else None
+
+
+async def _replay(dead_filter: DeadFilter, actor: str, limit: int, per_s: float | None) -> Resolved:
+    async with await connect(database_url(), application_name="outbox") as connection:
+        with store_errors():
+            return await replay(connection, dead_filter, actor=actor, limit=limit, per_s=per_s)
+
+
+def _table(letters: Sequence[dead.DeadSummary]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("id", "dead at", "tenant", "tier", "type", "category", "attempts", "why"):
+        table.add_column(name, justify="right" if name in {"id", "attempts"} else "left", overflow="fold")
+    for letter in letters:
+        table.add_row(
+            str(letter.id),
+            letter.dead_at.strftime("%Y-%m-%d %H:%M:%S"),
+            *(harmless(text) for text in (letter.tenant, letter.tier.label, letter.type, letter.category.value)),
+            str(letter.attempts),
+            harmless(letter.message),
+        )
+    return table

@@ -1,0 +1,1 @@
+"""The demo: one noisy tenant beside nineteen quiet ones, with crashes on the way."""

@@ -1,0 +1,24 @@
+"""What the ``outbox`` command reads from the environment."""
+
+import os
+from typing import Final
+
+from pydantic import BaseModel
+
+from outbox.shell.settings import BrokerUrl, DatabaseUrl, LogFormat, LogLevel, load
+
+PREFIX: Final = "OUTBOX_"
+
+
+class AdminSettings(BaseModel):
+    """The database to work on, and how to log."""
+
+    database_url: DatabaseUrl
+    rabbitmq_url: BrokerUrl | None = None
+    log_level: LogLevel = "warning"
+    log_format: LogFormat = "auto"
+
+
+def database_url() -> str:
+    """The address in the environment. Raises ConfigError naming everything that is wrong with it."""
+    return load(AdminSettings, prefix=PREFIX, environment=os.environ).database_url.get_secret_value()
