@@ -123,7 +123,7 @@ class Leashed:
                 os.kill(child, signal.SIGKILL)
         self._process.wait()
         until = time.monotonic() + 10
-        while any(_is_alive(child) for child in children) and time.monotonic() < until:
+        while any(is_alive(child) for child in children) and time.monotonic() < until:
             time.sleep(_POLL_S)
         self._unleash()
 
@@ -167,7 +167,8 @@ def _proc_table() -> str:
     return "\n".join(lines)
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process *pid* still runs; one that has ended and that nobody has collected does not."""
     stat = Path(f"/proc/{pid}/stat")
     try:
         os.kill(pid, 0)

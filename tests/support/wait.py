@@ -4,14 +4,24 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, overload
 
 T = TypeVar("T")
 
 
+@overload
 async def until(
-    predicate: Callable[[], T | Awaitable[T]], *, deadline_s: float = 10.0, every_s: float = 0.02, what: str = ""
-) -> T:
+    predicate: Callable[[], Awaitable[T]], *, deadline_s: float = ..., every_s: float = ..., what: str = ...
+) -> T: ...
+
+
+@overload
+async def until(predicate: Callable[[], T], *, deadline_s: float = ..., every_s: float = ..., what: str = ...) -> T: ...
+
+
+async def until(
+    predicate: Callable[[], object], *, deadline_s: float = 10.0, every_s: float = 0.02, what: str = ""
+) -> object:
     """Return the first truthy value of *predicate*, asked every *every_s* seconds.
 
     Args:
@@ -24,7 +34,7 @@ async def until(
     began = time.monotonic()
     while True:
         asked = predicate()
-        value: T = await asked if inspect.isawaitable(asked) else asked
+        value: object = await asked if inspect.isawaitable(asked) else asked
         if value:
             return value
         if time.monotonic() - began > deadline_s:
