@@ -94,7 +94,7 @@ def body_of_model(model: object, *, payload_bytes_max: int) -> Body:
         raise InvalidEvent(f"{cls.__name__}: want a type, as in class {cls.__name__}(EventModel, type=...), got none")
     name = check_type(cls.event_type)
     try:
-        value = model.model_dump(mode="json", by_alias=True, round_trip=True)
+        value = model.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
     except PydanticSerializationError as error:
         raise InvalidEvent(f"payload of {name}: want what JSON can hold, got another: {error}") from None
     payload = _json_bytes(name, value, payload_bytes_max=payload_bytes_max)

@@ -85,7 +85,8 @@ class EventModel(BaseModel):
     meaning changes. *tier* is the default of events of this type.
     """
 
-    model_config = ConfigDict(frozen=True)
+    # By default NaN would be sent as null; so it reaches the check that refuses it.
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
     event_type: ClassVar[str] = ""
     event_version: ClassVar[int] = 1
