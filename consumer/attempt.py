@@ -5,7 +5,8 @@ emits commit together or not at all. Nothing here settles, retries or stores: it
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias, cast
@@ -19,7 +20,7 @@ from sqlalchemy.orm import Session
 from consumer import gate, work
 from consumer.connection import SlotConnection, finish_session
 from consumer.context import Context
-from consumer.delivery import Body, Refused, read_payload
+from consumer.delivery import Body, Refused, read_payload, trail_of
 from consumer.ledger import Ledger, State, is_marked, mark_of
 from consumer.order import Turn
 from consumer.outcome import DeadLetter, Done, Drop, Outcome, Retry, Snooze, Throttled
@@ -27,6 +28,8 @@ from consumer.registry import Handler, Role
 from consumer.stored import Connection
 from outbox.errors import LeaseLost, PermanentError, StoreUnavailable
 from outbox.event import Event
+from outbox.tenancy import tenant_scope
+from outbox.trail import trail_scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +110,9 @@ class _Abandoned(Exception):
 class Attempts:
     """Runs attempts for one group."""
 
-    def __init__(self, *, group: str, ledger: Ledger, horizon: timedelta) -> None:
+    def __init__(self, *, group: str, ledger: Ledger, horizon: timedelta, skips_dead: bool = False) -> None:
         self._group = group
+        self._skips_dead = skips_dead
         self._ledger = ledger
         self._horizon = horizon
         self._log = structlog.get_logger("consumer.handler")
@@ -144,8 +148,8 @@ class Attempts:
         if isinstance(taken, State):
             return Known(state=taken)
         arguments = self._arguments(job, payload, attempt=taken)
-        finish = _Finish(self._group, connection, job, mark=mark, attempt=taken)
-        result = await _guarded(lambda: _call(slot, job.handler, arguments, finish), attempt=taken)
+        finish = _Finish(self._group, connection, job, mark=mark, attempt=taken, skips_dead=self._skips_dead)
+        result = await _guarded(lambda: _call(slot, job, arguments, finish), attempt=taken)
         # A statement that a deadline cut short takes its connection with it: that is the handler's doing.
         if isinstance(result, Raised) and slot.is_lost and not isinstance(result.error, TimeoutError):
             return Interrupted(attempt=taken)
@@ -183,12 +187,15 @@ class Attempts:
 class _Finish:
     """Ends an attempt whose handler has returned, while its session, if it had one, is still there."""
 
-    def __init__(self, group: str, connection: Connection, job: Job, *, mark: str, attempt: int) -> None:
+    def __init__(
+        self, group: str, connection: Connection, job: Job, *, mark: str, attempt: int, skips_dead: bool
+    ) -> None:
         self._group = group
         self._connection = connection
         self._job = job
         self._mark = mark
         self._attempt = attempt
+        self._skips_dead = skips_dead
 
     async def __call__(self, returned: object, session: AsyncSession | None) -> Result:
         """Commit if the handler says it is done and the transaction is still the one that was claimed in."""
@@ -217,7 +224,8 @@ class _Finish:
         event, owner = self._job.event, self._job.owner
         try:
             if event.ordering is not None:
-                await gate.advance(self._connection, [(gate.key_of(self._group, event), event.ordering.number)])
+                passed = [(gate.key_of(self._group, event), event.ordering.number)]
+                await gate.advance(self._connection, passed, unless_dead=not self._skips_dead)
             if owner is not None:
                 await work.finish(self._connection, self._group, [event.id], owner=owner)
         except LeaseLost as error:
@@ -241,29 +249,46 @@ async def _guarded(call: Callable[[], Awaitable[Result]], *, attempt: int) -> Re
         return Raised(attempt=attempt, error=error)
 
 
-async def _call(slot: SlotConnection, handler: Handler, arguments: dict[str, object], finish: _Finish) -> Result:
-    if not handler.wants_session:
-        return await finish(await _invoke(handler, arguments), None)
-    async with slot.session() as session:
-        return await finish(await _invoke_with(handler, arguments, session), session)
+async def _call(slot: SlotConnection, job: Job, arguments: dict[str, object], finish: _Finish) -> Result:
+    if not job.handler.wants_session:
+        return await finish(await _invoke(job, arguments), None)
+    async with slot.session(tenant=job.event.tenant) as session:
+        return await finish(await _invoke_with(job, arguments, session), session)
 
 
-async def _invoke(handler: Handler, arguments: dict[str, object]) -> object:
+async def _invoke(job: Job, arguments: dict[str, object]) -> object:
+    handler = job.handler
     if not handler.is_async:
-        return handler.function(**arguments)
+        with _scopes(job.event):
+            return handler.function(**arguments)
+
+    async def run() -> object:
+        with _scopes(job.event):
+            return await cast("Awaitable[object]", handler.function(**arguments))
+
     async with asyncio.timeout(handler.deadline_s):
-        return await cast("Awaitable[object]", handler.function(**arguments))
+        # A task of its own: context variables that a handler sets must not reach the next event.
+        return await asyncio.create_task(run(), name=handler.name)
 
 
-async def _invoke_with(handler: Handler, arguments: dict[str, object], session: AsyncSession) -> object:
+async def _invoke_with(job: Job, arguments: dict[str, object], session: AsyncSession) -> object:
+    handler = job.handler
     name = next(name for name, role in handler.parameters if role is Role.SESSION)
     if handler.is_async:
-        return await _invoke(handler, {**arguments, name: session})
+        return await _invoke(job, {**arguments, name: session})
 
     def run(sync_session: Session) -> object:
-        return handler.function(**arguments, **{name: sync_session})
+        with _scopes(job.event):
+            return handler.function(**arguments, **{name: sync_session})
 
     return await session.run_sync(run)
+
+
+@contextmanager
+def _scopes(event: Event) -> Iterator[None]:
+    """Let what is emitted inside belong to the event's tenant and name the event as its cause."""
+    with tenant_scope(event.tenant), trail_scope(trail_of(event)):
+        yield
 
 
 def _outcome(returned: object, handler: Handler) -> Outcome:

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from consumer.stored import Connection
 from outbox.errors import StoreUnavailable
+from outbox.tenancy import TENANT_INFO
 
 _ENDED: Final = "fairpost_ended_by"
 _BY_HANDLER: Final = "handler"
@@ -73,8 +74,8 @@ class SlotConnection:
                 await bound.close()
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[AsyncSession]:
-        """A session that works in the transaction the connection is in, and cannot end it unnoticed.
+    async def session(self, *, tenant: str) -> AsyncIterator[AsyncSession]:
+        """A session for *tenant* that works in the transaction the connection is in, and cannot end it unnoticed.
 
         Its transaction is never ended here; ``finish_session`` writes what is left in it.
         """
@@ -86,6 +87,7 @@ class SlotConnection:
             sync_session_class=HandlerSession,
             join_transaction_mode="rollback_only",
             expire_on_commit=False,
+            info={TENANT_INFO: tenant},
         )
         try:
             yield session

@@ -5,7 +5,6 @@ payloads are read by the strict JSON reader and the app's own models. No sentenc
 """
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Final
 
 from pydantic import ValidationError
@@ -13,18 +12,19 @@ from pydantic import ValidationError
 from consumer.outcome import DeadCategory
 from consumer.registry import Handler, Role
 from outbox import wire
-from outbox.errors import Unreadable
+from outbox.errors import InvalidEvent, Unreadable
 from outbox.event import Event, EventModel
 from outbox.naming import Lane
 from outbox.strict_json import NotStrict, loads
+from outbox.trail import Trail
 
-_AHEAD: Final = timedelta(minutes=5)
 _ERRORS_MAX: Final = 5
+_NUMBER_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """It will not be handled. *event* is there once the envelope could be read."""
+    """It will not be handled. *reason* is one sentence, and repeats none of the payload."""
 
     category: DeadCategory
     reason: str
@@ -49,6 +49,8 @@ def open_envelope(message: wire.Message, lane: Lane, *, payload_bytes_max: int) 
         event = wire.decode(message)
     except Unreadable as error:
         return Refused(category=DeadCategory.UNREADABLE, reason=str(error))
+    if (unusable := _unusable(event)) is not None:
+        return Refused(category=DeadCategory.UNREADABLE, reason=unusable)
     # The relay put it into its own tenant's lane; whoever put it into another's is not the relay.
     if event.tenant != lane.tenant or event.tier is not lane.tier:
         return Refused(
@@ -57,18 +59,25 @@ def open_envelope(message: wire.Message, lane: Lane, *, payload_bytes_max: int) 
     return event
 
 
-def check_horizon(event: Event, *, now: datetime, horizon: timedelta) -> Refused | None:
-    """Say whether the ledger could no longer tell, or not yet, if *event* was handled. *now* is the database's."""
-    if event.ledger_time < now - horizon:
-        return Refused(
-            category=DeadCategory.OUTSIDE_HORIZON,
-            reason=f"ledger time: want at most {horizon} ago, got {event.ledger_time.isoformat()}",
-        )
-    if event.ledger_time > now + _AHEAD:
-        return Refused(
-            category=DeadCategory.OUTSIDE_HORIZON,
-            reason=f"ledger time: want at most {_AHEAD} ahead, got {event.ledger_time.isoformat()}",
-        )
+def trail_of(event: Event) -> Trail:
+    """What is emitted while *event* is handled says where it comes from. Raises InvalidEvent."""
+    return Trail(
+        actor=event.actor,
+        causation_id=str(event.id),
+        correlation_id=event.correlation_id or str(event.id),
+        traceparent=event.traceparent,
+        tracestate=event.tracestate,
+    )
+
+
+def _unusable(event: Event) -> str | None:
+    """Say what in *event* no table of ours could hold, though it can be read."""
+    if event.ordering is not None and event.ordering.number > _NUMBER_MAX:
+        return f"ce-sequence: want at most {_NUMBER_MAX}, got more"
+    try:
+        trail_of(event)
+    except InvalidEvent as error:
+        return str(error)
     return None
 
 

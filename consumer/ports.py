@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from outbox.topology import QueueKind
 from outbox.wire import Message
 
 
@@ -82,6 +83,12 @@ class Broker(Protocol):
 
 class Exchange(Protocol):
     """A connection that publishes: copies of dead letters, and the roll call. Apart from the one that consumes."""
+
+    async def declare_group(self, group: str, kind: QueueKind) -> None:
+        """Make the queues that *group* reads beside its lanes: whoever starts first makes them.
+
+        Raises BrokerUnavailable, or QueueMismatch where one has other arguments.
+        """
 
     async def publish(self, exchange: str, routing_key: str, message: Message) -> None:
         """Publish and return once the broker has confirmed. Raises BrokerUnavailable."""

@@ -100,7 +100,7 @@ def read_handler(
         for parameter in inspect.signature(function).parameters.values()
     )
     _check_roles(parameters, label)
-    model = next((hints[parameter] for parameter, role in parameters if role is Role.MODEL), None)
+    model = _model(hints, parameters)
     if model is not None and model.event_type != event_type:
         raise ConfigError(
             f"handler {label}: want the model of {event_type}, got {model.__name__} of {model.event_type}"
@@ -117,6 +117,11 @@ def read_handler(
         policy=policy,
         deadline_s=deadline_s,
     )
+
+
+def _model(hints: dict[str, type], parameters: tuple[tuple[str, Role], ...]) -> type[EventModel] | None:
+    found = (hints[name] for name, role in parameters if role is Role.MODEL)
+    return next((kind for kind in found if issubclass(kind, EventModel)), None)
 
 
 def _name_of(function: Callable[..., object]) -> str:

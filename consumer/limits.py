@@ -1,0 +1,25 @@
+"""The numbers that bound what a consumer does at once, and how long it waits."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Defaults that hold; ``OUTBOX_CONSUMER_*`` settings replace them."""
+
+    slots: int = 10
+    """Handlers that run at once in this process."""
+    reserved_percent: int = 30
+    """The part of the slots that only interactive work uses."""
+    prefetch: int = 2
+    """Deliveries of one lane that wait here; the rest of a backlog waits in the broker."""
+    horizon: timedelta = timedelta(days=14)
+    """How far back the ledger can tell a duplicate."""
+    payload_bytes_max: int = 1024 * 1024
+    lease_s: float = 15.0
+    drain_s: float = 60.0
+    """How long a planned shutdown waits for the handlers that run."""
+    work_per_lane: int = 10
+    """Due work rows of one lane in hand, at most."""
+    work_total: int = 100
