@@ -82,14 +82,18 @@ async def enter(connection: Connection, group: str, event: Event, *, horizon: ti
     return await _turn(connection, key, event, horizon, lock=lock_of(key))
 
 
-async def advance(connection: Connection, passed: Iterable[tuple[Key, int]]) -> None:
+async def advance(connection: Connection, passed: Iterable[tuple[Key, int]], *, unless_dead: bool = False) -> None:
     """Record, in the caller's transaction, that those numbers were handled; a position never falls.
 
     Call it in the transaction of an event's last handler, after the ledger's rows and before work rows. Once
     that is committed, ``work.make_due`` the number after.
+
+    Args:
+        unless_dead: leave a number alone that has an open dead letter, of another of its handlers: that holds the
+            key until it is replayed or discarded.
     """
     for key, number in sorted(passed):
-        await connection.execute(_ADVANCE, {**_names(key), "number": number})
+        await connection.execute(_ADVANCE, {**_names(key), "number": number, "unless_dead": unless_dead})
 
 
 async def park(
@@ -199,7 +203,12 @@ _IS_HERE: Final = """
 
 _ADVANCE: Final = """
     INSERT INTO consumer.key_position AS p (group_name, tenant, tier, ordering_key, number)
-    VALUES (%(group)s, %(tenant)s, %(tier)s, %(key)s, %(number)s)
+    SELECT %(group)s, %(tenant)s, %(tier)s, %(key)s, %(number)s
+    WHERE NOT (%(unless_dead)s AND EXISTS (
+        SELECT FROM consumer.dead
+        WHERE group_name = %(group)s AND tenant = %(tenant)s AND tier = %(tier)s AND ordering_key = %(key)s
+          AND key_number = %(number)s AND resolution IS NULL
+    ))
     ON CONFLICT (group_name, tenant, tier, ordering_key) DO UPDATE
         SET number = excluded.number, updated_at = statement_timestamp()
         WHERE p.number < excluded.number

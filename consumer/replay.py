@@ -23,6 +23,8 @@ from consumer.pruning import read_ring
 from consumer.stored import Connection
 from outbox.errors import TransientError
 
+_BUSY: Final = "a process is handling this event; try again when it is through"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
@@ -46,6 +48,7 @@ class _Open:
     event_id: UUID | None
     ledger_at: datetime | None
     handlers: tuple[str, ...]
+    is_keyed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +81,7 @@ async def replay(
         done = await _done(connection, dead_filter.group, letters)
         again, refused = _split(letters, done)
         taken = await _make_work(connection, again, per_s)
-        refused += [
-            Refusal(id=one.letter.id, because="a process is handling this event; try again when it is through")
-            for one in again
-            if one.event_id not in taken
-        ]
+        refused += [Refusal(id=one.letter.id, because=_BUSY) for one in again if one.event_id not in taken]
         resolved = [one.letter for one in again if one.event_id in taken]
         await _resolve(connection, resolved, "replayed", actor)
         return await _audited(connection, dead_filter, "dead.replay", actor, resolved, refused)
@@ -91,24 +90,30 @@ async def replay(
 async def discard(connection: Connection, dead_filter: DeadFilter, *, actor: str, limit: int = 1000) -> Resolved:
     """Let the open dead letters that fit go: they are never handled, and the keys they held move on.
 
-    A keyed one becomes a void work row, which passes the gate in its turn like the event would have.
+    A keyed one becomes a void work row, which passes the gate in its turn like the event would have; where
+    other handlers of the event wait, their row does that. Refused is what a process is handling.
 
     Raises:
         TransientError: one of them changed meanwhile; nothing was done.
     """
     async with connection.transaction():
         letters = await _open(connection, dead_filter, limit)
-        await connection.execute(_MAKE_VOIDS, {"ids": [letter.id for letter in letters]})
-        await _resolve(connection, letters, "discarded", actor)
-        return await _audited(connection, dead_filter, "dead.discard", actor, letters, [])
+        keyed = [letter.id for letter in letters if letter.is_keyed and letter.event_id is not None]
+        cursor = await connection.execute(_MAKE_VOIDS, {"ids": keyed})
+        void = {event_id for (event_id,) in await cursor.fetchall()}
+        busy = [letter for letter in letters if letter.id in set(keyed) and letter.event_id not in void]
+        gone = [letter for letter in letters if letter not in busy]
+        await _resolve(connection, gone, "discarded", actor)
+        refused = [Refusal(id=letter.id, because=_BUSY) for letter in busy]
+        return await _audited(connection, dead_filter, "dead.discard", actor, gone, refused)
 
 
 async def _open(connection: Connection, dead_filter: DeadFilter, limit: int) -> list[_Open]:
     await connection.execute(_TAKE_TURNS)
     cursor = await fresh(connection, _OPEN, {**parameters(dead_filter), "limit": limit})
     return [
-        _Open(id=id_, event_id=event_id, ledger_at=ledger_at, handlers=tuple(handlers))
-        for id_, event_id, ledger_at, handlers in await cursor.fetchall()
+        _Open(id=id_, event_id=event_id, ledger_at=ledger_at, handlers=tuple(handlers), is_keyed=is_keyed)
+        for id_, event_id, ledger_at, handlers, is_keyed in await cursor.fetchall()
     ]
 
 
@@ -183,7 +188,7 @@ _TAKE_TURNS: Final = "SELECT pg_advisory_xact_lock(hashtextextended('fairpost.de
 
 _OPEN: Final = (
     sql.SQL("""
-    SELECT d.id, d.event_id, d.ledger_at, d.handlers FROM consumer.dead d
+    SELECT d.id, d.event_id, d.ledger_at, d.handlers, d.ordering_key IS NOT NULL FROM consumer.dead d
     WHERE {fits} AND d.resolution IS NULL ORDER BY d.id LIMIT %(limit)s
     """)
     .format(fits=FITS)
@@ -220,18 +225,16 @@ _MAKE_WORK: Final = (
     .as_bytes()
 )
 
-# Where the event has a work row, other handlers of it are at work, and they move the key on.
+# Where other handlers of the event have a work row, it stays as it is, but locked: who claims it afterwards sees
+# that the dead letter is gone, and moves the key on.
 _MAKE_VOIDS: Final = (
     sql.SQL("""
-    INSERT INTO consumer.work (group_name, event_id, reason, due_at, attempts, handlers, {columns})
+    INSERT INTO consumer.work AS w (group_name, event_id, reason, due_at, attempts, handlers, {columns})
     SELECT d.group_name, d.event_id, 'replay', clock_timestamp(), 0, '{{}}', {of_row}
-    FROM consumer.dead d
-    WHERE d.id = ANY(%(ids)s) AND d.event_id IS NOT NULL AND d.ordering_key IS NOT NULL
-      AND NOT EXISTS (SELECT FROM consumer.key_position p
-                      WHERE p.group_name = d.group_name AND p.tenant = d.tenant AND p.tier = d.tier
-                        AND p.ordering_key = d.ordering_key AND p.number >= d.key_number)
+    FROM consumer.dead d WHERE d.id = ANY(%(ids)s)
     ORDER BY d.event_id
-    ON CONFLICT (group_name, event_id) DO NOTHING
+    ON CONFLICT (group_name, event_id) DO UPDATE SET due_at = w.due_at WHERE w.owner IS NULL
+    RETURNING w.event_id
     """)
     .format(**_MESSAGE)
     .as_bytes()
