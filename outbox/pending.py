@@ -259,7 +259,6 @@ def _write(session: Session, pending: Pending) -> None:
     if pending.has_failed:
         raise OutboxError("commit: want a rollback first, since the events of this transaction could not be written")
     try:
-        _by_connection(session, pending.emissions)  # refuses AUTOCOMMIT before the flush writes anything
         session.flush()
         emissions = _built(session, pending)
         for connection, group in _by_connection(session, emissions):
