@@ -65,7 +65,8 @@ class PublishingChannel:
         self._is_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         self._coming_back: commands.Basic.Return | None = None
-        self.loss: str | None = None  # why nothing more will be heard
+        self._loss: str | None = None  # why nothing more will be heard
+        self.brokers_words: str | None = None  # with which it closed the channel or the connection
         self._watch: asyncio.TimerHandle | None = None
         self._frames: Marshaller
         self._tap: Tap | None = None
@@ -96,7 +97,7 @@ class PublishingChannel:
 
     async def settlements(self, *, timeout_s: float) -> Sequence[Settlement]:
         """What was settled since the last call; see ``relay.ports.Publisher.settlements``."""
-        if not self._settled and self.loss is None:
+        if not self._settled and self._loss is None:
             self._news.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -108,7 +109,7 @@ class PublishingChannel:
 
     async def close(self) -> None:
         """Close, with a word to the broker if it listens. Safe to repeat."""
-        is_alive = self.loss is None and not self.is_blocked
+        is_alive = self._loss is None and not self.is_blocked
         self.lost("closed")
         if self.connection is None or self._tap is None:
             return
@@ -154,26 +155,26 @@ class PublishingChannel:
 
     def paused(self) -> None:
         """All that arrived has been told: go on, and wake who waits."""
-        if self._caution.is_needed and self.loss is None:
+        if self._caution.is_needed and self._loss is None:
             self._write(self._caution.due(is_idle=self._confirms.is_idle))
         if self._settled:
             self._news.set()
 
     def lost(self, reason: str) -> None:
         """Nothing more will be heard. The first reason stays."""
-        if self.loss is None:
+        if self._loss is None:
             self._caution.interrupted()
             self._end(reason)
 
     def _closed_by_broker(self, what: str, close: commands.Channel.Close | commands.Connection.Close) -> None:
-        reason = f"the broker closed {what}: {close.reply_code} {close.reply_text}"
-        if self.loss is None and close.reply_code in _REFUSALS:
+        reason = self.brokers_words = f"the broker closed {what}: {close.reply_code} {close.reply_text}"
+        if self._loss is None and close.reply_code in _REFUSALS:
             self._caution.refused(self._confirms.unsettled(), reason=reason)
             self._end(reason)
         self.lost(reason)
 
     def _end(self, reason: str) -> None:
-        self.loss = reason
+        self._loss = reason
         if self._watch is not None:
             self._watch.cancel()
         if not self._is_ready.done():
@@ -182,8 +183,8 @@ class PublishingChannel:
         self._make_room()
 
     def _check(self) -> None:
-        if self.loss is not None:
-            raise BrokerUnavailable(self.loss)
+        if self._loss is not None:
+            raise BrokerUnavailable(self._loss)
 
     def _write(self, batch: Sequence[Outgoing]) -> None:
         frames: list[bytes] = []
@@ -225,7 +226,7 @@ class PublishingChannel:
     def _listen_for_silence(self) -> None:
         """Lose the connection when not even heartbeats arrive; the client alone would take three and more."""
         loop = asyncio.get_running_loop()
-        if self._tap is None or self.loss is not None:
+        if self._tap is None or self._loss is not None:
             return
         if loop.time() - self._tap.heard_at > _SILENT_HEARTBEATS * self._heartbeat_s:
             self.lost(f"nothing heard for {_SILENT_HEARTBEATS * self._heartbeat_s} s, not even a heartbeat")

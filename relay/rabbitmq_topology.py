@@ -141,7 +141,7 @@ class RabbitTopology:
                 is_lost = self._connection is None or self._connection.is_closed
                 if is_lost or (isinstance(error, TimeoutError) and self._is_blocked()):
                     raise
-                category, reason = _explain(error)
+                category, reason = _explain(error, self._queue_kind)
                 return _Refusal(category=category, reason=f"queue {name}: {reason}")
         return None
 
@@ -192,7 +192,7 @@ class _Refusal:
         return LaneFault(lane=lane, category=self.category, reason=self.reason)
 
 
-def _explain(error: BaseException) -> tuple[Category, str]:
+def _explain(error: BaseException, kind: QueueKind) -> tuple[Category, str]:
     said = words(error)
     if isinstance(error, _FORBIDDEN):
         return Category.FORBIDDEN, said
@@ -202,7 +202,9 @@ def _explain(error: BaseException) -> tuple[Category, str]:
     if unequal is None:
         return Category.UNROUTABLE, said
     argument, ours, theirs = unequal.groups()
-    return Category.MISMATCH, f"want {argument} {_value(ours)}, the broker has it with {argument} {_value(theirs)}"
+    ours, theirs = (_value(described) for described in (ours, theirs))
+    # The broker names one argument only; of another kind of queue it may be any of them.
+    return Category.MISMATCH, f"want {argument} {ours}, as our {kind} queues have, the broker has it with {theirs}"
 
 
 def _value(described: str) -> str:
