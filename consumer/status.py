@@ -118,23 +118,27 @@ def problems(status: Status) -> list[str]:
     found = []
     due = sum(one.due for one in status.waiting)
     if due and not any(one.is_alive for one in status.incarnations):
-        found.append(f"{due} events are due and no process of group {status.group} is alive: start outbox-consumer")
+        found.append(f"{_count(due, 'event')} due, and no process of {status.group} is alive: start outbox-consumer")
     elif status.waiting and status.waiting[0].overdue_s > OVERDUE_S:
         one = status.waiting[0]
         found.append(f"events of tenant {one.tenant!r} ({one.tier.label}) are overdue by {one.overdue_s:.0f} s")
     suspects = sum(count.rows for count in status.work if count.reason is Reason.SUSPECT)
     if suspects:
-        found.append(f"{suspects} events were being handled when their process died")
+        found.append(f"{_count(suspects, 'event')} being handled when the process died")
     if status.blocked.total:
         one_key = status.blocked.longest[0]
         found.append(
-            f"{status.blocked.total} ordering keys are blocked; the longest, {one_key.key!r} of tenant"
+            f"{_count(status.blocked.total, 'ordering key')} blocked; for longest, {one_key.key!r} of tenant"
             f" {one_key.tenant!r}, waits for event {one_key.number} ({_blocker(one_key)})"
         )
     letters = sum(one.letters for one in status.dead)
     if letters:
-        found.append(f"{letters} dead letters are open: outbox dead list --group {status.group}")
+        found.append(f"{_count(letters, 'open dead letter')}: outbox dead list --group {status.group}")
     return found
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _blocker(key: BlockedKey) -> str:

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from consumer.status import Status, problems
+from outbox.shell.logs import harmless
 
 _LANES_MAX = 20
 _KEYS_MAX = 20
@@ -15,7 +16,7 @@ _SHORT_S = 10
 
 
 def show(status: Status, console: Console) -> None:
-    """Print *status*. Everything that came from outside is printed as plain text."""
+    """Print *status*. What came from outside is printed as plain text, without control characters."""
     console.print(render(status))
 
 
@@ -95,7 +96,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[str | int, .
         return
     table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(harmless(str(cell))) for cell in row))
     yield Text("")
     yield table
 
