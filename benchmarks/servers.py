@@ -1,0 +1,37 @@
+"""Servers for one benchmark: given by DATABASE_URL and RABBITMQ_URL, else private ones of its own."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from admin import migrate
+from tests.support.databases import fresh_database
+from tests.support.services import Report, find_postgres, find_rabbit, fresh_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """A migrated database and a vhost, both fresh, and what they run on."""
+
+    database_url: str
+    rabbitmq_url: str
+    versions: dict[str, str]
+
+
+@contextmanager
+def servers() -> Iterator[Servers]:
+    """Start what is not given; everything that was made or started is gone at the end."""
+    report = Report()
+    postgres = find_postgres(report, environment=os.environ)
+    rabbit = find_rabbit(report, environment=os.environ)
+    vhost = fresh_name("bench")
+    try:
+        rabbit.management.add_vhost(vhost)
+        with fresh_database(postgres, "bench") as database_url:
+            migrate.upgrade(database_url)
+            yield Servers(database_url=database_url, rabbitmq_url=rabbit.url(vhost), versions=report.servers)
+    finally:
+        rabbit.management.delete_vhost(vhost)
+        rabbit.close()
+        postgres.close()
