@@ -12,8 +12,8 @@ Networking 4(3), 1996; MacGregor and Shi, "Deficits for Bursty Latency-critical 
 - A flow that ran out of items during its turn goes on with it if more arrive before the round is over: its share does
   not depend on how many are buffered. Else the rest of the turn is lost: idleness earns no credit.
 - Rounds pay the debt of a flow that has left as they would have, had it stayed.
-- A round lets in at most as many new flows as it found old ones, or eight; further ones go behind the old. So an
-  endless stream of new tenants starves nobody.
+- A round lets in at most as many new flows as it found old ones, or a hundred; further ones go behind the old. So
+  an endless stream of new tenants starves nobody.
 
 Between two flows of equal weight that both always have something to take, the cost taken differs by at most
 ``quantum * weight + 2 * largest cost``, over any interval; where costs are corrected at the end, by twice the largest
@@ -28,8 +28,10 @@ from typing import Final
 from consumer.fairness.values import Flow
 from outbox.event import Tier
 
-_NEW_MIN: Final = 8
-_SWEEP: Final = 4  # idle flows looked at per turn: more than can become idle per turn
+_NEW_MIN: Final = 100
+# Idle flows looked at per decision: more than can become idle meanwhile.
+_SWEEP: Final = 4
+_SWEEP_UNHURRIED: Final = 100
 
 
 class Rounds:
@@ -95,7 +97,7 @@ class Rounds:
 
     def current(self) -> Flow | None:
         """Return the flow whose turn it is, or None where no flow has anything to take."""
-        self._sweep()
+        self._sweep(_SWEEP)
         in_debt = 0  # how many flows in a row
         while (flow := self._first()) is not None:
             if not flow.has_turn:
@@ -104,11 +106,12 @@ class Rounds:
                 return flow
             self._pass_on(flow)
             in_debt += 1
-            if in_debt == len(self._old):
+            if in_debt >= len(self._old) and not self._new:
                 self._skip()
                 in_debt = 0
         # Every flow was visited and had nothing: the round is empty and over, and so is the one after.
         self._begin(self._last_idle + 2)
+        self._sweep(_SWEEP_UNHURRIED)
         return None
 
     def serve(self, flow: Flow, cost: int) -> None:
@@ -175,10 +178,11 @@ class Rounds:
             return False
         return flow.deficit + self._quanta(flow) >= 0
 
-    def _sweep(self) -> None:
-        for _ in range(min(_SWEEP, len(self._idle))):
-            flow, _nothing = self._idle.popitem(last=False)
+    def _sweep(self, most: int) -> None:
+        for _ in range(min(most, len(self._idle))):
+            flow = next(iter(self._idle))
             if self._is_forgotten(flow):
+                del self._idle[flow]
                 del self.flows[flow.tenant]
             else:
-                self._idle[flow] = None
+                self._idle.move_to_end(flow)
