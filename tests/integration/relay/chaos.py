@@ -29,7 +29,7 @@ LIMITS = Limits(
     cap=60,
     chunk=20,
     batch=50,
-    lease_s=1.5,
+    lease_s=1.2,
     persist_s=0.05,
     busy_poll_s=0.01,
     idle_poll_s=0.05,
@@ -324,10 +324,10 @@ def _harass(victims: list[Victim], broker: SlowBroker, rng: random.Random, until
     while time.monotonic() < until:
         pause.wait(rng.random() * 0.3)
         victim, chance = rng.choice(victims), rng.random()
-        if chance < 0.15:
+        if chance < 0.08:
             events["crashes"] += 1
             victim.crash()
-        elif chance < 0.35:
+        elif chance < 0.25:
             events["freezes"] += 1
             victim.freeze(rng.random() * 3)
         elif chance < 0.7:

@@ -80,13 +80,13 @@ class SlowBroker:
         self._mover.join()
 
     def _move(self) -> None:
-        while not self._is_over.wait(self._rng.random() * 0.01):
+        while not self._is_over.wait(self._rng.random() * 0.02):
             with self._lock:
                 for wire in list(self._wires):
                     self._move_one(wire)
 
     def _move_one(self, wire: Wire) -> None:
-        for _ in range(min(len(wire.underway), self._rng.randrange(60))):
+        for _ in range(min(len(wire.underway), self._rng.randrange(25))):
             outgoing = wire.underway.popleft()
             self.arrivals.append(outgoing)
             if not wire.is_cut:
