@@ -2,11 +2,17 @@
 
 Many queues share a few channels, and a queue that cannot be attached takes its whole channel with it: one
 that is missing makes the broker close it, one without a leader makes it hang. So every queue is asked for
-first on a channel where nothing is lost: what does not answer waits apart, and what kills a channel in
-spite of its answer is tried on a channel of its own.
+first, on a channel where nothing can be lost. Only one that answers promptly is attached on a shared
+channel; the others are asked again apart, and then attached each on a channel of its own.
+
+What is left: a queue that begins to hang between its answer and its attaching. Its channel is given up at the
+deadline and the other queues go to a new one, but the broker frees the old one's consumers, and up to a
+prefetch of each of its queues, only when the hanging queue answers or fails (quorum: within 30 s).
 """
 
 import asyncio
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -20,20 +26,24 @@ from consumer.rabbitmq_channel import Attachment, How, Listener, WireChannel
 from consumer.rabbitmq_connection import Address, PlainConnection, close_channel, open_channel, within
 from outbox.errors import BrokerUnavailable
 
-# A queue that is well answers in milliseconds; one that is not must not keep the line behind it waiting.
-_PROBE_S: Final = 0.5
+# A queue that is well answers in milliseconds. For a quorum queue without a leader the broker itself answers,
+# after waiting 250 ms for the leader, that the queue is there and empty: only the time it took tells.
+_PROMPT_S: Final = 0.2
 # Of those that wait apart, how many are asked at a time; each may take its whole deadline.
 _APART_AT_ONCE: Final = 16
+# A broker allows 2,047 channels on a connection; queues beyond these wait until they answer promptly.
+_ALONE_MAX: Final = 256
 
 
 class Verdict(Enum):
     """How a try ended."""
 
     ATTACHED = "attached"
+    PROMPT = "prompt"  # asked apart, it answered as one that is well
     MISSING = "missing"
     REFUSED = "refused"
-    SILENT = "silent"  # the question was not answered in time
-    KILLED = "killed"  # the question was answered, yet the channel died of the attaching, or hung
+    SLOW = "slow"  # it did not answer promptly
+    KILLED = "killed"  # it did, yet the channel died of the attaching, or hung
     UNRESPONSIVE = "unresponsive"  # apart or alone, and still no answer within the deadline
 
 
@@ -41,7 +51,7 @@ class Verdict(Enum):
 class _Line:
     """A shared channel, a channel to ask on, and what waits for them; one at a time."""
 
-    waiting: asyncio.Queue[tuple[Attachment, bool]] = field(default_factory=asyncio.Queue)
+    waiting: asyncio.Queue[Attachment] = field(default_factory=asyncio.Queue)
     channel: WireChannel | None = None
     probe: Channel | None = None
 
@@ -74,13 +84,16 @@ class Attacher:
         self._extra_line = _Line()
         self._few_apart = asyncio.Semaphore(_APART_AT_ONCE)
         self._apart: set[asyncio.Task[None]] = set()
+        self._alone: list[WireChannel] = []
+        self._round_trip_s = math.inf  # what an answer takes that no queue is asked for
 
     def put(self, attachment: Attachment) -> None:
         """Try *attachment*, now or when its turn comes."""
         if attachment.how is How.SHARED:
-            self._put_in_line(attachment, is_answered=False)
+            line = self._extra_line if attachment.is_extra else min(self._lines, key=lambda each: each.load)
+            line.waiting.put_nowait(attachment)
             return
-        task = asyncio.create_task(self._try_apart(attachment))
+        task = asyncio.create_task(self._serve_apart(attachment))
         self._apart.add(task)
         task.add_done_callback(self._apart.discard)
 
@@ -98,60 +111,65 @@ class Attacher:
             for task in list(self._apart):
                 task.cancel()
 
-    def _put_in_line(self, attachment: Attachment, *, is_answered: bool) -> None:
-        line = self._extra_line if attachment.is_extra else min(self._lines, key=lambda each: each.load)
-        line.waiting.put_nowait((attachment, is_answered))
-
     async def _serve(self, line: _Line) -> None:
         while True:
-            attachment, is_answered = await line.waiting.get()
+            attachment = await line.waiting.get()
             if self._is_wanted(attachment):
-                self._report(attachment, await self._try_shared(line, attachment, is_answered=is_answered))
+                self._report(attachment, await self._try_shared(line, attachment))
 
-    async def _try_shared(self, line: _Line, attachment: Attachment, *, is_answered: bool) -> Verdict:
+    async def _serve_apart(self, attachment: Attachment) -> None:
+        async with self._few_apart:
+            if self._is_wanted(attachment):
+                self._report(attachment, await self._try_apart(attachment))
+
+    async def _try_shared(self, line: _Line, attachment: Attachment) -> Verdict:
         if not _can_be_named(attachment.queue):
             return Verdict.MISSING
         try:
-            if not is_answered:
-                if line.probe is None or line.probe.is_closed:
-                    line.probe = await open_channel(self._connection, self._address)
-                await _ask(line.probe, attachment.queue, _PROBE_S)
-            if line.channel is None or not line.channel.is_open:
-                line.channel = await self._open()
+            if line.probe is None:
+                line.probe = await self._open_probe()
+            await _ask(line.probe, attachment.queue, self._prompt_s)
         except BrokerUnavailable as error:
             line.probe = None
-            return _verdict(error, otherwise=Verdict.SILENT)
+            return _verdict(error, otherwise=Verdict.SLOW)
+        try:
+            if line.channel is None or not line.channel.is_open:
+                line.channel = await self._open()
+        except BrokerUnavailable:
+            return Verdict.SLOW
         return await self._consume(line.channel, attachment, otherwise=Verdict.KILLED)
 
-    async def _try_apart(self, attachment: Attachment) -> None:
-        async with self._few_apart:
-            if not self._is_wanted(attachment):
-                return
-            if attachment.how is How.ALONE:
-                self._report(attachment, await self._try_alone(attachment))
-                return
-            verdict = await self._ask_apart(attachment)
-            if verdict is Verdict.ATTACHED:
-                self._put_in_line(attachment, is_answered=True)
-            else:
-                self._report(attachment, verdict)
-
-    async def _ask_apart(self, attachment: Attachment) -> Verdict:
-        """ATTACHED here says that the queue has answered."""
+    async def _try_apart(self, attachment: Attachment) -> Verdict:
         try:
-            probe = await open_channel(self._connection, self._address)
-            await _ask(probe, attachment.queue, self._address.rpc_timeout_s)
-            await close_channel(probe)
+            if attachment.how is How.APART and await self._answers_promptly(attachment.queue):
+                return Verdict.PROMPT
+            self._alone = [channel for channel in self._alone if channel.is_open]
+            if len(self._alone) >= _ALONE_MAX:
+                return Verdict.UNRESPONSIVE
+            channel = await self._open()
         except BrokerUnavailable as error:
             return _verdict(error, otherwise=Verdict.UNRESPONSIVE)
-        return Verdict.ATTACHED
-
-    async def _try_alone(self, attachment: Attachment) -> Verdict:
-        try:
-            channel = await self._open()
-        except BrokerUnavailable:
-            return Verdict.UNRESPONSIVE
+        self._alone.append(channel)
         return await self._consume(channel, attachment, otherwise=Verdict.UNRESPONSIVE)
+
+    async def _answers_promptly(self, queue: str) -> bool:
+        """Ask on a channel of its own. Raises BrokerUnavailable: it does not answer, or there is none."""
+        probe = await self._open_probe()
+        began = time.monotonic()
+        await _ask(probe, queue, self._address.rpc_timeout_s)
+        took_s = time.monotonic() - began
+        await close_channel(probe)
+        return took_s < self._prompt_s
+
+    @property
+    def _prompt_s(self) -> float:
+        return _PROMPT_S + self._round_trip_s
+
+    async def _open_probe(self) -> Channel:
+        began = time.monotonic()
+        probe = await open_channel(self._connection, self._address)
+        self._round_trip_s = min(self._round_trip_s, time.monotonic() - began)
+        return probe
 
     async def _consume(self, channel: WireChannel, attachment: Attachment, *, otherwise: Verdict) -> Verdict:
         try:

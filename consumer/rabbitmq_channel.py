@@ -34,8 +34,8 @@ class How(Enum):
     """How an attachment is tried."""
 
     SHARED = "shared"  # in line, on a shared channel
-    APART = "apart"  # it did not answer: asked again apart, then on a shared channel
-    ALONE = "alone"  # it killed a channel: on one of its own
+    APART = "apart"  # it was slow to answer: asked again apart, and if still slow attached on a channel of its own
+    ALONE = "alone"  # it killed a channel: attached on one of its own
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -71,6 +71,7 @@ class WireChannel:
     def __init__(self, connection: PlainConnection, amqp: Channel, listener: Listener, rpc_s: float) -> None:
         self.epoch = next(_EPOCHS)
         self.is_open = True
+        self.has_delivered = False
         self.attachments: dict[str, Attachment] = {}
         self._unsettled: dict[int, None] = {}  # delivery tags, ascending: the order they came in
         self._connection = connection
@@ -143,6 +144,7 @@ class WireChannel:
         if attachment is None or tag is None or not self.is_open:
             return  # of a channel that is being closed: the broker hands it out again
         self._unsettled[tag] = None
+        self.has_delivered = True
         properties = header.properties
         self._listener.delivered(
             Delivery(

@@ -200,13 +200,14 @@ class Wire:
     def _judge(self, attachment: Attachment, verdict: Verdict) -> None:
         match verdict:
             case Verdict.ATTACHED:
-                attachment.how = How.ALONE if attachment.how is How.ALONE else How.SHARED
                 self._told_unresponsive.discard(attachment.queue)
             case Verdict.MISSING:
                 self._lose(attachment.queue, LostBecause.MISSING, extra=(False, True))
             case Verdict.REFUSED:
                 self._lose(attachment.queue, LostBecause.REFUSED, extra=(attachment.is_extra,))
-            case Verdict.SILENT:
+            case Verdict.PROMPT:
+                self._begin(_anew(attachment, how=How.SHARED))
+            case Verdict.SLOW:
                 self._begin(_anew(attachment, how=How.APART))
             case Verdict.KILLED:
                 self._begin(_anew(attachment, how=How.ALONE))
@@ -243,7 +244,8 @@ class Wire:
 
     def _on_died(self, channel: WireChannel) -> None:
         self._channels.pop(channel.epoch, None)
-        self._tell(ChannelLost(epoch=channel.epoch))
+        if channel.has_delivered:
+            self._tell(ChannelLost(epoch=channel.epoch))
         # What was being attached has no channel yet; its verdict says how it goes on.
         lost = [each for each in channel.attachments.values() if each.channel is channel and self._is_wanted(each)]
         if lost and self._attacher is not None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Literal, Protocol
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import aiormq
 from aiormq.abc import AbstractChannel
@@ -108,6 +108,11 @@ class RabbitBench:
         self.proxy = proxy
         self.kind: QueueKind = kind
 
+    @property
+    def vhost(self) -> str:
+        """The vhost's name."""
+        return unquote(urlsplit(self._url).path.removeprefix("/"))
+
     def address(self, *, heartbeat_s: int = 10, rpc_timeout_s: float = 5.0) -> Address:
         """Where adapters connect to."""
         parts = urlsplit(self._url)
@@ -125,8 +130,9 @@ class RabbitBench:
         self._started.push_async_callback(adapter.close)
         return adapter
 
-    async def declare(self, queue: str) -> None:
-        await self._admin.queue_declare(queue, durable=True, arguments=dict(lane_arguments(self.kind)))
+    async def declare(self, queue: str, *, kind: QueueKind | None = None) -> None:
+        arguments = lane_arguments(kind or self.kind)
+        await self._admin.queue_declare(queue, durable=True, arguments=dict(arguments))
 
     async def delete(self, queue: str) -> None:
         await self._admin.queue_delete(queue)
