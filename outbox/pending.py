@@ -8,6 +8,7 @@ The hooks stand on SQLAlchemy's ``Session`` class and do nothing for a session t
 
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -119,9 +120,10 @@ class Pending:
 
     def warn_if_lost(self) -> None:
         """Log the types of what was emitted and neither committed nor rolled back."""
-        lost = self.adrift + [name_of(emission.body) for emission in self.emissions]
+        lost = Counter(self.adrift + [name_of(emission.body) for emission in self.emissions])
         if lost:
-            log.warning("session ended without commit or rollback, its events are lost: %s", ", ".join(lost))
+            types = ", ".join(f"{count} {name}" for name, count in lost.items())
+            log.warning("session ended without commit or rollback, its events are lost: %s", types)
 
     def roll_back(self) -> None:
         """Forget what was emitted. That the rows were written, or could not be, stays true until the end."""
@@ -137,18 +139,19 @@ class Pending:
         self.is_written = self.has_failed = False
 
     def forget(self, owner: SessionTransaction) -> list[Emission]:
-        """Drop and return what *owner* took with it."""
-        gone = [emission for emission in self.emissions if emission.owner is owner]
-        self.emissions = [emission for emission in self.emissions if emission.owner is not owner]
-        self.cancellations = [wish for wish in self.cancellations if wish.owner is not owner]
+        """Drop and return what *owner*, the innermost transaction, took with it."""
+        start = _start_of(owner, self.emissions)
+        gone = self.emissions[start:]
+        del self.emissions[start:]
+        del self.cancellations[_start_of(owner, self.cancellations) :]
         return gone
 
     def hand_over(self, owner: SessionTransaction, heir: SessionTransaction) -> None:
-        """Give what *owner* held to the transaction it was released into."""
-        waiting: list[Emission | Cancellation] = [*self.emissions, *self.cancellations]
-        for item in waiting:
-            if item.owner is owner:
-                item.owner = heir
+        """Give what *owner*, the innermost transaction, held to the one it was released into."""
+        for emission in self.emissions[_start_of(owner, self.emissions) :]:
+            emission.owner = heir
+        for wish in self.cancellations[_start_of(owner, self.cancellations) :]:
+            wish.owner = heir
 
     def is_waiting(self, event_id: UUID, *, tenant: str) -> bool:
         """Whether a scheduled event of that id and *tenant* waits here and is not cancelled."""
@@ -302,6 +305,14 @@ def _record(emission: Emission) -> rows.Record:
         envelope=emission.envelope,
         body=emission.body,
     )
+
+
+def _start_of(owner: SessionTransaction, held: Sequence[Emission | Cancellation]) -> int:
+    """Where what the innermost transaction holds begins: at the end, for nothing is emitted outside of it meanwhile."""
+    start = len(held)
+    while start and held[start - 1].owner is owner:
+        start -= 1
+    return start
 
 
 def _boundary_above(nested: SessionTransaction) -> SessionTransaction:

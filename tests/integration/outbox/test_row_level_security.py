@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
@@ -195,3 +196,23 @@ def test_policies_on_the_apps_own_tables_hold(ordinary: sa.Engine, engine: sa.En
         assert session.scalars(sa.text("select tenant from note")).all() == []
 
     assert [row.tenant for row in logged(engine)] == ["acme", "globex"]
+
+
+def test_an_apps_role_needs_no_more_than_these_grants(ordinary: sa.Engine, engine: sa.Engine, outbox: Outbox) -> None:
+    with engine.begin() as connection:
+        connection.execute(
+            sa.text(f"""
+                grant select, insert, update on outbox.ordering, outbox.key to {ordinary.url.username};
+                grant select, insert, delete on outbox.scheduled to {ordinary.url.username};
+                grant delete on outbox.key to {ordinary.url.username};
+            """)
+        )
+    with tenant_scope("acme"), Session(ordinary) as session, session.begin():
+        outbox.emit(session, OrderPlaced(order_id=1), ordering_key="k", idempotency_key="once")
+        waiting = outbox.emit(session, OrderPlaced(order_id=2), delay=timedelta(hours=1))
+    with tenant_scope("acme"), Session(ordinary) as session, session.begin():
+        assert outbox.cancel(session, waiting.id)
+        with pytest.raises(ProgrammingError, match="permission denied"), session.begin_nested():
+            session.execute(sa.text("select payload from outbox.event"))
+
+    assert len(logged(engine)) == 1
