@@ -1,0 +1,189 @@
+"""A network that freezes, deafens and breaks under the relay's publisher."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Self
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+
+from outbox.errors import BrokerUnavailable
+from relay.ports import Outgoing
+from relay.rabbitmq import RabbitPublisher
+from tests.contracts.publishers import (
+    RabbitStage,
+    confirmed_tags,
+    event,
+    events_of,
+    lane,
+    outgoing,
+    rabbit_stage,
+    settle,
+)
+from tests.support.containers import RabbitContainer
+from tests.support.rabbit import RabbitNode
+from tests.support.wait import until
+
+Node = RabbitNode | RabbitContainer
+
+
+@pytest.fixture
+async def stage(vhost: str) -> AsyncIterator[RabbitStage]:
+    async with rabbit_stage(vhost, queue_kind="classic", heartbeat_s=2) as made:
+        yield made
+
+
+async def test_a_frozen_network_is_noticed_within_two_heartbeats_and_everything_is_sent_again(
+    stage: RabbitStage,
+) -> None:
+    """mosquito/aio-pika#636: a publish hung for ever on a connection that was gone."""
+    publisher, sent = stage.publisher, outgoing(300, lane())
+    await publisher.open()
+    await publisher.declare([lane()])
+    stage.proxy.freeze()
+    began = time.monotonic()
+
+    await publisher.send(sent)
+    with pytest.raises(BrokerUnavailable, match="heartbeat"):
+        await settle(publisher, 300)
+
+    assert time.monotonic() - began < 8
+    stage.proxy.thaw()
+    await publisher.open()
+    await publisher.send(sent)
+    assert confirmed_tags(await settle(publisher, 300)) == [one.tag for one in sent]
+    assert {each.id for each in events_of(await stage.read(lane().queue))} == {one.event.id for one in sent}
+
+
+async def test_a_socket_that_takes_nothing_ends_send_at_its_deadline(vhost: str) -> None:
+    """mosquito/aio-pika#636."""
+    async with rabbit_stage(vhost, queue_kind="classic", write_timeout_s=0.5, body_bytes_max=2**24) as stage:
+        await stage.publisher.open()
+        await stage.publisher.declare([lane()])
+        stage.proxy.freeze()
+        big = [Outgoing(tag=tag, lane=lane(), event=event(payload=bytes(8_000_000))) for tag in range(20)]
+
+        with pytest.raises(BrokerUnavailable, match=r"took nothing for 0\.5 s"):
+            await asyncio.wait_for(_send_singly(stage.publisher, big), 20)
+
+
+async def _send_singly(publisher: RabbitPublisher, batch: Sequence[Outgoing]) -> None:
+    for one in batch:
+        await publisher.send([one])
+
+
+async def test_a_node_that_answers_nobody_fails_to_open_within_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        publisher = RabbitPublisher(url=f"amqp://guest:guest@127.0.0.1:{port}/", connect_timeout_s=0.3)
+
+        with pytest.raises(BrokerUnavailable, match=f"127.0.0.1:{port}: no answer in time"):
+            await asyncio.wait_for(publisher.open(), 5)
+
+
+async def test_what_was_heard_before_the_loss_is_handed_out_before_it_raises(stage: RabbitStage) -> None:
+    publisher, sent = stage.publisher, outgoing(50, lane())
+    await publisher.open()
+    await publisher.declare([lane()])
+    await publisher.send(sent)
+    channel = publisher._channel
+    assert channel is not None
+    await until(lambda: len(channel._settled) == 50, what="every confirm, taken by nobody")
+
+    stage.proxy.cut()
+    await until(lambda: channel._loss, what="the loss")
+
+    assert len(confirmed_tags(await publisher.settlements(timeout_s=0.0))) == 50
+    with pytest.raises(BrokerUnavailable):
+        await publisher.settlements(timeout_s=0.0)
+
+
+async def test_confirms_that_never_come_end_in_a_loss_and_a_resend_without_one_event_lost(vhost: str) -> None:
+    """dotnetcore/CAP#730: what is not confirmed is unknown, and sent again."""
+    sent = outgoing(1_000, lane())
+    async with (
+        rabbit_stage(vhost, queue_kind="classic") as stage,
+        DeafProxy(vhost) as proxy,
+    ):
+        publisher = RabbitPublisher(url=proxy.url, queue_kind="classic", heartbeat_s=2)
+        await publisher.open()
+        await publisher.declare([lane()])
+        proxy.is_deaf = True
+
+        await publisher.send(sent)
+        with pytest.raises(BrokerUnavailable):
+            await settle(publisher, 1_000)
+
+        proxy.is_deaf = False
+        await publisher.open()
+        await publisher.send(sent)
+        assert len(confirmed_tags(await settle(publisher, 1_000))) == 1_000
+        await publisher.close()
+        arrived = [each.id for each in events_of(await stage.read(lane().queue))]
+    assert set(arrived) == {one.event.id for one in sent}
+    assert len(arrived) <= 2_000
+
+
+class DeafProxy:
+    """Forwards to the broker, and while *is_deaf* throws away what the broker answers."""
+
+    def __init__(self, url: str) -> None:
+        self._parts = urlsplit(url)
+        self._server: asyncio.Server | None = None
+        self._links: set[asyncio.Task[None]] = set()
+        self.is_deaf = False
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        login = self._parts.netloc.rpartition("@")[0]
+        self.url = urlunsplit(self._parts._replace(netloc=f"{login}@127.0.0.1:{port}"))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for link in self._links:
+            link.cancel()
+        await asyncio.gather(*self._links, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._links.add(task)
+        back, forth = await asyncio.open_connection(self._parts.hostname, self._parts.port)
+        try:
+            await asyncio.gather(
+                self._pump(reader, forth, can_be_deaf=False), self._pump(back, writer, can_be_deaf=True)
+            )
+        finally:
+            for side in (writer, forth):
+                side.transport.abort()
+            self._links.discard(task)
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, can_be_deaf: bool) -> None:
+        with suppress(OSError):
+            while chunk := await source.read(65536):
+                if not (can_be_deaf and self.is_deaf):
+                    sink.write(chunk)
+                    await sink.drain()
+        sink.close()
+
+
+async def test_publishing_goes_on_while_thousands_of_confirms_hide_the_heartbeats(stage: RabbitStage) -> None:
+    """The client behind our channel must not call a busy connection stuck after three heartbeats."""
+    publisher, tag, until_s = stage.publisher, 1, time.monotonic() + 10
+    await publisher.open()
+    await publisher.declare([lane()])
+
+    while time.monotonic() < until_s:
+        await publisher.send(outgoing(50, lane(), first_tag=tag))
+        assert len(confirmed_tags(await settle(publisher, 50))) == 50
+        tag += 50
+        await asyncio.to_thread(time.sleep, 0.05)
+
+    assert len(await stage.read(lane().queue)) == tag - 1
