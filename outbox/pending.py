@@ -100,7 +100,8 @@ class Cancellation:
 class Pending:
     """One session's emissions in its open transaction.
 
-    *commits_begun* counts transactions of the session, savepoints included, that are being committed now.
+    *commits_begun* counts transactions of the session, savepoints included, that are being committed now;
+    *released* is the savepoint whose commit was the last to succeed.
     *adrift* names emissions whose savepoint was closed, which is a loss only if the whole session was.
     """
 
@@ -110,6 +111,7 @@ class Pending:
     adrift: list[str] = field(default_factory=list)
     autocommit_engines: set[Engine] = field(default_factory=set)
     commits_begun: int = 0
+    released: SessionTransaction | None = None
     is_written: bool = False
     has_failed: bool = False
 
@@ -130,6 +132,7 @@ class Pending:
         for held in (self.emissions, self.cancellations, self.written, self.adrift):
             held.clear()
         self.commits_begun = 0
+        self.released = None
 
     def end(self) -> None:
         """Be ready for the session's next transaction."""
@@ -228,6 +231,7 @@ def _after_commit(session: Session) -> None:
     nested = session.get_nested_transaction()
     if nested is not None:
         pending.hand_over(nested, _boundary_above(nested))
+        pending.released = nested
         return
     for handle, written in pending.written:
         handle.settle(written)
@@ -250,7 +254,7 @@ def _after_transaction_end(session: Session, transaction: SessionTransaction) ->
         return
     if transaction.nested:
         pending.adrift += [name_of(emission.body) for emission in pending.forget(transaction)]
-        if pending.commits_begun and not session.in_nested_transaction():
+        if pending.commits_begun and pending.released is transaction and not session.in_nested_transaction():
             # The app committed the outermost transaction while savepoints were open: SQLAlchemy called
             # before_commit first, and releases them now. This was the last.
             _write(session, pending)
@@ -289,10 +293,11 @@ def _built(session: Session, pending: Pending) -> Sequence[Emission]:
 
 
 def _by_connection(session: Session, emissions: Sequence[Emission]) -> Sequence[tuple[Connection, Sequence[Emission]]]:
-    groups: dict[Connection, list[Emission]] = {}
+    binds = dict.fromkeys(emission.origin.bind for emission in emissions)
+    connections = {bind: session.connection(bind_arguments={"bind": bind}) for bind in binds}
+    groups: dict[Connection, list[Emission]] = {connection: [] for connection in connections.values()}
     for emission in emissions:
-        connection = session.connection(bind_arguments={"bind": emission.origin.bind})
-        groups.setdefault(connection, []).append(emission)
+        groups[connections[emission.origin.bind]].append(emission)
     return list(groups.items())
 
 

@@ -35,7 +35,12 @@ def is_postgresql(connection: Connection) -> bool:
 
 
 def is_autocommit(connection: Connection) -> bool:
-    """Whether each statement commits by itself, by the connection's options, the engine's or the driver's own state."""
+    """Whether each statement commits by itself, by the connection's options, the engine's or the driver's own state.
+
+    Asked of every session's connection, so it answers only for PostgreSQL: other dialects may be unable to.
+    """
+    if not is_postgresql(connection):
+        return False
     if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
         return True
     driver = connection.connection.dbapi_connection

@@ -288,3 +288,14 @@ def test_other_databases_are_refused_at_emit(outbox: Outbox) -> None:
     with pytest.raises(InvalidEvent, match=r"^session: want a Session or an AsyncSession, got Engine$"):
         outbox.emit(engine, OrderPlaced(order_id=1), tenant="acme")  # type: ignore[arg-type]  # the mistake is the test
     engine.dispose()
+
+
+def test_sessions_of_other_databases_are_left_alone(outbox: Outbox) -> None:
+    engine = sa.create_engine("sqlite://", isolation_level="AUTOCOMMIT")
+    with tenant_scope("acme"), Session(engine) as session:
+        session.execute(sa.text("create table note (body text)"))
+        with session.begin_nested():
+            session.execute(sa.text("insert into note values ('x')"))
+        session.commit()
+        assert session.scalar(sa.text("select count(*) from note")) == 1
+    engine.dispose()
