@@ -96,10 +96,10 @@ class Pump:
         return _SWEEP_S
 
     async def relieve(self) -> float:
-        """Let what is held try again, make work rows of what is held too long, cancel consumers under contention."""
-        self._engine.stir()
+        """Make work rows of what is held too long, let the rest try again, cancel consumers under contention."""
         for item in self._engine.hands.overdue(time.monotonic()):
             await self._park(item)
+        self._engine.stir()
         await self._engine.relieve()
         return _STIR_S
 

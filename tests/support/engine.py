@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
-from uuid import UUID
 
 import psycopg
 
@@ -28,7 +27,7 @@ GROUP = "billing"
 TYPE = "orders.order.placed"
 
 
-def an_event(  # noqa: PLR0913 - each is a field that some test is about
+def an_event(
     order_id: int = 1,
     *,
     tenant: str = "acme",
@@ -190,6 +189,11 @@ class Rig:
         for process in self._processes:
             await process.crash()
 
+    def execute(self, statement: str) -> None:
+        """Run *statement*."""
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """What *query* returns."""
         with psycopg.connect(self.database_url, autocommit=True) as connection:
@@ -198,6 +202,10 @@ class Rig:
     def value(self, query: str) -> Any:
         """The one value that *query* returns."""
         return self.rows(query)[0][0]
+
+    def effects(self) -> list[str]:
+        """What handlers wrote, in the order in which they did."""
+        return [note for (note,) in self.rows("SELECT note FROM effect ORDER BY at")]
 
     def count(self, table: str) -> int:
         """How many rows *table* has."""
@@ -237,10 +245,9 @@ def lane_of(event: Event) -> Lane:
 async def memory_rig(database_url: str) -> AsyncIterator[Rig]:
     """A rig on the in-process broker; its processes are ended at the end."""
     rig = Rig(database_url, MemoryQueues())
-    yield rig
-    await rig.close()
-
-
-def event_ids(rows: Iterable[tuple[UUID, ...]]) -> set[UUID]:
-    """The first column of *rows*."""
-    return {row[0] for row in rows}
+    # No unique constraint: a second effect shows.
+    rig.execute("CREATE TABLE effect (at bigserial, note text NOT NULL)")
+    try:
+        yield rig
+    finally:
+        await rig.close()

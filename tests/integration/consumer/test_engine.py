@@ -1,0 +1,476 @@
+"""The whole engine on a real database and the in-process broker: what becomes of a delivery."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from consumer import Consumer, Context, DeadLetter, Drop, Outcome, Policy, Retry, Snooze
+from consumer.dead_list import DeadFilter
+from consumer.replay import replay
+from outbox import topology
+from outbox.event import EventModel, Ordering, Tier
+from outbox.wire import encode
+from tests.integration.consumer.conftest import Connect
+from tests.support.engine import GROUP, TYPE, MemoryQueues, Rig, an_event, lane_of, memory_rig
+
+INSERT = text("INSERT INTO effect (note) VALUES (:note)")
+AT_ONCE = Policy(base_s=0.01, max_wait_s=0.02)
+
+
+class OrderPlaced(EventModel, type=TYPE):
+    order_id: int
+
+
+@pytest.fixture
+async def rig(migrated_database: str) -> AsyncIterator[Rig]:
+    async with memory_rig(migrated_database) as rig:
+        yield rig
+
+
+async def test_events_of_many_tenants_are_each_handled_once(rig: Rig) -> None:
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced, ctx: Context, session: AsyncSession) -> None:
+        await session.execute(INSERT, {"note": f"{ctx.tenant} {event.order_id}"})
+
+    await rig.start()
+    await rig.publish(*(an_event(number, tenant=f"t{number % 7}") for number in range(200)))
+    await rig.until(lambda: rig.count("effect") == 200)
+    await rig.until_settled()
+    assert rig.value("SELECT count(DISTINCT note) FROM effect") == 200
+    assert rig.value("SELECT count(*) FROM consumer.ledger WHERE state = 'done'") == 200
+
+
+async def test_a_sync_and_an_async_handler_of_one_event_both_run_once(rig: Rig) -> None:
+    """MassTransit/MassTransit#3543."""
+
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced, session: AsyncSession) -> None:
+        await session.execute(INSERT, {"note": f"bill {event.order_id}"})
+
+    @rig.consumer.on(OrderPlaced)
+    def thank(event: OrderPlaced, session: Session) -> None:
+        session.execute(INSERT, {"note": f"thank {event.order_id}"})
+
+    await rig.start()
+    events = [an_event(number) for number in range(5)]
+    await rig.publish(*events, *events)
+    await rig.until_settled()
+    assert sorted(rig.effects()) == sorted(f"{name} {number}" for number in range(5) for name in ("bill", "thank"))
+
+
+async def test_a_failed_attempt_is_retried_and_is_no_duplicate_of_itself(rig: Rig) -> None:
+    """JasperFx/wolverine#782, MassTransit/MassTransit#3998."""
+    attempts: list[int] = []
+
+    @rig.consumer.on(OrderPlaced, policy=AT_ONCE)
+    async def bill(event: OrderPlaced, ctx: Context, session: AsyncSession) -> Outcome | None:
+        attempts.append(ctx.attempt)
+        await session.execute(INSERT, {"note": str(ctx.attempt)})
+        return Retry() if ctx.attempt < 3 else None
+
+    await rig.start()
+    await rig.publish(an_event())
+    await rig.until(lambda: rig.effects() == ["3"])
+    assert attempts == [1, 2, 3]
+    assert rig.states() == [("bill", "done", 3)]
+    assert rig.count("consumer.work") == 0
+
+
+async def test_a_duplicate_of_an_event_that_waits_for_its_retry_runs_nothing(rig: Rig) -> None:
+    runs: list[int] = []
+
+    @rig.consumer.on(OrderPlaced, policy=Policy(base_s=3600, max_wait_s=3600))
+    async def bill(ctx: Context, event: OrderPlaced) -> None:
+        runs.append(ctx.attempt)
+        raise ConnectionError
+
+    await rig.start()
+    event = an_event()
+    await rig.publish(event)
+    await rig.until(lambda: rig.count("consumer.work") == 1)
+    await rig.publish(event, event)
+    await rig.until_settled()
+    assert runs == [1]
+    assert rig.states() == [("bill", "retry", 1)]
+
+
+async def test_an_event_that_fails_for_ever_gets_the_set_number_of_attempts_and_is_dead(rig: Rig) -> None:
+    """ag2ai/faststream#1488, Particular/NServiceBus.RabbitMQ#1259."""
+    runs: list[int] = []
+
+    @rig.consumer.on(OrderPlaced, policy=replace(AT_ONCE, max_retries=2))
+    async def bill(event: OrderPlaced, ctx: Context) -> None:
+        runs.append(event.order_id)
+        raise RuntimeError
+
+    for _ in range(3):
+        await rig.start()
+    await rig.publish(*(an_event(number, tenant=f"t{number % 3}") for number in range(30)))
+    await rig.until(lambda: rig.count("consumer.dead") == 30)
+    assert sorted(runs) == sorted(list(range(30)) * 3)
+    assert rig.value("SELECT count(*) FROM consumer.ledger WHERE state = 'dead' AND attempts = 3") == 30
+    assert rig.count("consumer.work") == 0
+
+
+async def test_of_two_handlers_the_one_that_failed_is_tried_again_and_the_other_is_not(rig: Rig) -> None:
+    runs: list[str] = []
+
+    @rig.consumer.on(OrderPlaced, policy=AT_ONCE)
+    async def bill(event: OrderPlaced, ctx: Context) -> None:
+        runs.append("bill")
+        if ctx.attempt == 1:
+            raise ConnectionError
+
+    @rig.consumer.on(OrderPlaced)
+    async def thank(event: OrderPlaced) -> None:
+        runs.append("thank")
+
+    await rig.start()
+    await rig.publish(an_event())
+    await rig.until(lambda: rig.states() == [("bill", "done", 2), ("thank", "done", 1)])
+    assert runs == ["bill", "thank", "bill"]
+
+
+async def test_a_snoozed_event_comes_back_uncharged(rig: Rig) -> None:
+    attempts: list[int] = []
+
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced, ctx: Context) -> Outcome | None:
+        attempts.append(ctx.attempt)
+        return Snooze(for_s=0.01) if len(attempts) < 4 else None
+
+    await rig.start()
+    await rig.publish(an_event())
+    await rig.until(lambda: rig.states() == [("bill", "done", 1)])
+    assert attempts == [1, 1, 1, 1]
+
+
+async def test_a_dropped_event_is_never_handled_again(rig: Rig) -> None:
+    runs: list[int] = []
+
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced) -> Outcome | None:
+        runs.append(event.order_id)
+        return Drop(reason="not ours")
+
+    await rig.start()
+    event = an_event()
+    await rig.publish(event, event)
+    await rig.until_settled()
+    assert (runs, rig.states()) == ([1], [("bill", "skipped", 1)])
+
+
+async def test_an_unknown_type_is_a_dead_letter_and_is_handled_once_it_is_known(rig: Rig, connect: Connect) -> None:
+    """riverqueue/river#1105, JasperFx/wolverine#4151, celery/celery#6485."""
+    old = await rig.start()
+    await rig.publish(an_event())
+    await rig.until(lambda: rig.count("consumer.dead") == 1)
+    await rig.until_settled()
+    assert rig.rows("SELECT category, handlers FROM consumer.dead") == [("unknown_type", [])]
+    await old.drain()
+
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced, session: AsyncSession) -> None:
+        await session.execute(INSERT, {"note": "billed"})
+
+    await rig.start()
+    resolved = await replay(await connect(), DeadFilter(group=GROUP), actor="operator")
+    assert len(resolved.ids) == 1
+    await rig.until(lambda: rig.effects() == ["billed"])
+    await rig.until(lambda: rig.count("consumer.work") == 0)
+
+
+async def test_a_dead_letter_that_is_replayed_counts_its_attempts_anew(rig: Rig, connect: Connect) -> None:
+    is_mended = False
+    attempts: list[int] = []
+
+    @rig.consumer.on(OrderPlaced, policy=replace(AT_ONCE, max_retries=1))
+    async def bill(event: OrderPlaced, ctx: Context) -> Outcome | None:
+        attempts.append(ctx.attempt)
+        return None if is_mended else DeadLetter(reason="no such customer")
+
+    await rig.start()
+    await rig.publish(an_event())
+    await rig.until(lambda: rig.count("consumer.dead") == 1)
+    is_mended = True
+    await replay(await connect(), DeadFilter(group=GROUP), actor="operator")
+    await rig.until(lambda: rig.states() == [("bill", "done", 1)])
+    await rig.until(lambda: rig.count("consumer.work") == 0)
+    assert attempts == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("payload", "category"),
+    [
+        (b'{"order_id": NaN}', "invalid"),
+        (b'{"order_id": 1, "order_id": 2}', "invalid"),
+        (b"[" * 10_000 + b"]" * 10_000, "invalid"),
+        (b'{"order_id": "\\u0000"}', "invalid"),
+        (b"\xff\xfe", "invalid"),
+        (b'{"order_id": "many"}', "invalid"),
+        (b"1" * (1024 * 1024 + 1), "oversized"),
+    ],
+    ids=["nan", "duplicate key", "too deep", "nul", "no utf-8", "wrong type", "too large"],
+)
+async def test_a_payload_that_can_never_be_read_is_dead_at_once(rig: Rig, payload: bytes, category: str) -> None:
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced) -> None:
+        raise AssertionError
+
+    await rig.start()
+    await rig.publish(an_event(payload=payload))
+    await rig.until(lambda: rig.rows("SELECT category FROM consumer.dead") == [(category,)])
+    await rig.until_settled()
+
+
+async def test_an_event_in_another_tenants_lane_is_a_security_failure(rig: Rig) -> None:
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced) -> None:
+        raise AssertionError
+
+    await rig.start()
+    await rig.publish_messages(lane_of(an_event(tenant="victim")), [encode(an_event(tenant="attacker"))])
+    await rig.until(lambda: rig.count("consumer.dead") == 1)
+    assert rig.rows("SELECT category, tenant FROM consumer.dead") == [("security", "victim")]
+    await rig.until_settled()
+
+
+async def test_an_event_that_is_older_than_the_horizon_is_dead_rather_than_done_twice(rig: Rig) -> None:
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced) -> None:
+        raise AssertionError
+
+    await rig.start()
+    await rig.publish(an_event(age=timedelta(days=15)), an_event(2, age=timedelta(minutes=-6)))
+    await rig.until(lambda: rig.count("consumer.dead") == 2)
+    assert set(rig.rows("SELECT category FROM consumer.dead")) == {("outside_horizon",)}
+
+
+async def test_a_secret_in_a_payload_reaches_no_dead_letters_text_and_no_log(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    canary = "canary-4711-secret"
+    rig.execute("ALTER TABLE effect ADD CONSTRAINT once UNIQUE (note)")
+
+    @rig.consumer.on("orders.secret")
+    async def insert(event: dict[str, str], session: AsyncSession) -> None:
+        for _ in range(2):  # PostgreSQL repeats the value in the detail of its error
+            await session.execute(INSERT, {"note": event["card"]})
+
+    @rig.consumer.on("orders.secret", policy=replace(AT_ONCE, max_retries=0))
+    async def complain(event: dict[str, str]) -> None:
+        raise RuntimeError(f"cannot charge {event['card']}")
+
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced) -> None: ...
+
+    await rig.start()
+    await rig.publish(an_event(type="orders.secret", payload=f'{{"card":"{canary}"}}'.encode()))
+    await rig.publish(an_event(payload=f'{{"order_id":"{canary}"}}'.encode()))
+    await rig.until(lambda: rig.count("consumer.dead") == 2)
+    await rig.until_settled()
+    told = str(rig.rows("SELECT category, error_class, message, fingerprint FROM consumer.dead"))
+    assert canary not in told
+    assert canary not in str(rig.rows("SELECT last_error FROM consumer.work"))
+    output = capsys.readouterr()
+    assert canary not in output.out + output.err
+
+
+async def test_nothing_is_acked_as_done_without_its_ledger_row(rig: Rig) -> None:
+    """Whatever a handler does to its transaction."""
+
+    @rig.consumer.on(OrderPlaced, policy=replace(AT_ONCE, max_retries=1))
+    async def bill(event: OrderPlaced, session: AsyncSession) -> None:
+        match event.order_id % 4:
+            case 0:
+                with pytest.raises(DBAPIError):
+                    await session.execute(text("SELECT 1 / 0"))
+            case 1:
+                await session.commit()
+            case 2:
+                await session.execute(INSERT, {"note": "undone"})
+                await session.rollback()
+            case _:
+                await session.execute(text("ROLLBACK"))
+                await session.execute(INSERT, {"note": "stray"})
+
+    await rig.start()
+    await rig.publish(*(an_event(number) for number in range(8)))
+    await rig.until(lambda: rig.count("consumer.dead") == 8)
+    await rig.until_settled()
+    assert rig.effects() == []
+    assert rig.value("SELECT count(*) FROM consumer.ledger WHERE state = 'dead'") == 8
+
+
+# ------------------------------------------------------------------ order
+
+
+def keyed(number: int, *, key: str = "order-1") -> Ordering:
+    return Ordering(key=key, number=number, is_first=number == 1, previous_time=None)
+
+
+async def test_keyed_events_are_handled_in_order_by_several_processes_however_they_arrive(rig: Rig) -> None:
+    """namastack/namastack-outbox#9, MassTransit/MassTransit#3512."""
+
+    @rig.consumer.on(OrderPlaced, policy=AT_ONCE)
+    async def bill(event: OrderPlaced, ctx: Context, session: AsyncSession) -> None:
+        if event.order_id % 7 == 3 and ctx.attempt == 1:
+            raise ConnectionError
+        assert ctx.event.ordering is not None
+        await session.execute(INSERT, {"note": f"{ctx.event.ordering.key} {ctx.event.ordering.number}"})
+
+    events = [an_event(number, ordering=keyed(number, key=f"k{key}")) for number in range(1, 21) for key in range(3)]
+    for _ in range(3):
+        await rig.start()
+    await rig.publish(*events[1::2], *events[::2])
+    await rig.until(lambda: rig.count("effect") == 60, deadline_s=40)
+    for key in range(3):
+        numbers = [int(note.split()[1]) for note in rig.effects() if note.startswith(f"k{key} ")]
+        assert numbers == list(range(1, 21))
+    await rig.until(lambda: rig.count("consumer.work") == 0)
+
+
+async def test_a_dead_event_holds_its_key_and_no_other_until_it_is_replayed(rig: Rig, connect: Connect) -> None:
+    is_mended = False
+
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced, ctx: Context, session: AsyncSession) -> Outcome | None:
+        if event.order_id == 1 and not is_mended:
+            return DeadLetter(reason="no such customer")
+        await session.execute(INSERT, {"note": f"{event.order_id}"})
+        return None
+
+    await rig.start()
+    await rig.publish(
+        an_event(1, ordering=keyed(1)), an_event(2, ordering=keyed(2)), an_event(9, ordering=keyed(1, key="other"))
+    )
+    await rig.until(lambda: rig.effects() == ["9"])
+    await rig.until(lambda: rig.rows("SELECT reason FROM consumer.work") == [("waiting",)])
+    is_mended = True
+    await replay(await connect(), DeadFilter(group=GROUP), actor="operator")
+    await rig.until(lambda: rig.effects() == ["9", "1", "2"])
+
+
+async def test_a_consumer_that_skips_the_dead_goes_on_behind_them(rig: Rig) -> None:
+    skipping = Consumer(GROUP, skips_dead=True)
+
+    @skipping.on(OrderPlaced)
+    async def bill(event: OrderPlaced, session: AsyncSession) -> Outcome | None:
+        if event.order_id == 1:
+            return DeadLetter(reason="no such customer")
+        await session.execute(INSERT, {"note": f"{event.order_id}"})
+        return None
+
+    await rig.start(consumer=skipping)
+    await rig.publish(
+        an_event(1, ordering=keyed(1)),
+        an_event(2, ordering=keyed(2), payload=b"no JSON"),
+        an_event(3, ordering=keyed(3)),
+    )
+    await rig.until(lambda: rig.effects() == ["3"])
+    assert rig.count("consumer.dead") == 2
+
+
+# ------------------------------------------------------------------ slots
+
+
+async def test_one_lane_alone_uses_every_slot_that_its_tier_may_have(rig: Rig) -> None:
+    running = set[int]()
+    enough = asyncio.Event()
+
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced) -> None:
+        running.add(event.order_id)
+        if len(running) == 7:  # ten slots, three of them for interactive work only
+            enough.set()
+        await enough.wait()
+
+    await rig.start()
+    await rig.publish(*(an_event(number) for number in range(20)))
+    await asyncio.wait_for(enough.wait(), 10)
+    await rig.until_settled()
+
+
+async def test_a_quiet_lane_beside_two_hundred_busy_ones_starts_at_once(rig: Rig) -> None:
+    handled: list[str] = []
+    published_at: list[int] = []
+    started_after: list[int] = []
+
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced, ctx: Context) -> None:
+        await asyncio.sleep(0.005)
+        if ctx.tenant == "quiet" and published_at:
+            started_after.append(len(handled) - published_at[0])
+        handled.append(ctx.tenant)
+
+    await rig.start()
+    await rig.publish(*(an_event(number, tenant=f"busy {number % 200}") for number in range(3000)))
+    await rig.publish(an_event(tenant="quiet"))
+    await rig.until(lambda: "quiet" in handled)
+    await rig.until(lambda: len(handled) > 600)
+    published_at.append(len(handled))
+    await rig.publish(an_event(tenant="quiet"))
+    await rig.until(lambda: bool(started_after))
+    # It is new among flows that all wait: its turn is within what ten slots start next.
+    assert started_after[0] <= 20
+
+
+async def test_interactive_work_starts_while_bulk_work_fills_its_slots(rig: Rig) -> None:
+    is_blocked = asyncio.Event()
+
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced, ctx: Context, session: AsyncSession) -> None:
+        if ctx.event.tier is Tier.BULK:
+            await is_blocked.wait()
+        else:
+            await session.execute(INSERT, {"note": ctx.event.tier.label})
+
+    await rig.start()
+    await rig.publish(*(an_event(number, tenant=f"t{number}", tier=Tier.BULK) for number in range(20)))
+    await rig.publish(an_event(tier=Tier.INTERACTIVE), an_event(tier=Tier.STANDARD))
+    await rig.until(lambda: sorted(rig.effects()) == ["interactive", "standard"])
+    is_blocked.set()
+    await rig.until_settled()
+
+
+async def test_lanes_are_found_by_a_process_that_no_directory_message_reached(rig: Rig) -> None:
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced, session: AsyncSession) -> None:
+        await session.execute(INSERT, {"note": "handled"})
+
+    first = await rig.start()
+    await rig.publish(an_event())
+    await rig.until(lambda: rig.count("effect") == 1)
+    await first.drain()
+    await rig.start()
+    await rig.publish(an_event(2))
+    await rig.until(lambda: rig.count("effect") == 2)
+    assert rig.value("SELECT count(*) FROM consumer.lane") == 1
+
+
+async def test_a_copy_of_each_dead_letter_is_published_with_its_reason(rig: Rig) -> None:
+    assert isinstance(rig.queues, MemoryQueues)
+    event = an_event()
+    await rig.queues.declare(lane_of(event))
+    rig.queues.inner.declare_queue("listener", {})
+    rig.queues.inner.bind("listener", topology.DEAD_EXCHANGE, "#")
+    await rig.start()
+    await rig.publish(event)
+    await rig.until(lambda: rig.count("consumer.dead WHERE published_at IS NOT NULL") == 1)
+    assert await rig.queues.in_queue("listener") == 1
+
+
+async def test_what_the_broker_refuses_becomes_a_dead_letter(rig: Rig) -> None:
+    assert isinstance(rig.queues, MemoryQueues)
+    event = an_event()
+    await rig.start()
+    rig.queues.inner.publish(topology.REFUSED_EXCHANGE, lane_of(event).routing_key, encode(event))
+    await rig.until(lambda: rig.count("consumer.dead") == 1)
+    assert rig.rows("SELECT category, tenant, event_id FROM consumer.dead") == [("refused", "acme", event.id)]
