@@ -1,0 +1,123 @@
+"""One consumer in a process of its own: ours, or the one written by hand. Prints one JSON line and ends.
+
+Time runs from the first delivery to the last acknowledgement; CPU time is the whole process's in between.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from benchmarks.baselines import run_plain_consumer
+from benchmarks.events import lanes
+from consumer import Consumer
+from consumer.ports import Delivery, Inbox, LostBecause, Receipt
+from consumer.rabbitmq import RabbitMQBroker
+from consumer.rabbitmq_connection import Address
+from consumer.rabbitmq_exchange import RabbitMQExchange
+from consumer.run import run_consumer
+from outbox.event import Event
+from outbox.schema import DEFAULT_GROUP
+from outbox.shell.logs import configure
+from outbox.shell.signals import Stop
+
+consumer = Consumer(DEFAULT_GROUP)
+
+
+@consumer.on("shop.order.placed")
+async def nothing(event: Event) -> None:
+    """Do nothing, once per event."""
+
+
+class Clocked:
+    """A broker that notes when the first delivery came and when the last one was settled."""
+
+    def __init__(self, broker: RabbitMQBroker, *, count: int) -> None:
+        self._broker = broker
+        self._left = count
+        self.began: float | None = None
+        self.cpu_began = 0.0
+        self.done = asyncio.Event()
+
+    async def start(self, inbox: Inbox) -> None:
+        """As the port says."""
+        await self._broker.start(_ClockedInbox(self, inbox))
+
+    async def attach(self, queue: str, *, prefetch: int, is_extra: bool = False) -> None:
+        """As the port says."""
+        await self._broker.attach(queue, prefetch=prefetch, is_extra=is_extra)
+
+    async def detach(self, queue: str, *, is_extra: bool = False) -> None:
+        """As the port says."""
+        await self._broker.detach(queue, is_extra=is_extra)
+
+    def settle(self, receipts: Sequence[Receipt], *, requeue: bool = False) -> None:
+        """As the port says."""
+        self._broker.settle(receipts, requeue=requeue)
+        self._left -= len(receipts)
+        if self._left <= 0:
+            self.done.set()
+
+    async def stop(self) -> None:
+        """As the port says."""
+        await self._broker.stop()
+
+
+class _ClockedInbox:
+    def __init__(self, clock: Clocked, inbox: Inbox) -> None:
+        self._clock = clock
+        self._inbox = inbox
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        if self._clock.began is None and deliveries[0].queue.startswith("outbox.lane."):
+            self._clock.began, self._clock.cpu_began = time.perf_counter(), time.process_time()
+        self._inbox.deliver(deliveries)
+
+    def channel_lost(self, epoch: int) -> None:
+        self._inbox.channel_lost(epoch)
+
+    def queue_lost(self, queue: str, because: LostBecause) -> None:
+        self._inbox.queue_lost(queue, because)
+
+    def connected(self, *, is_connected: bool) -> None:
+        self._inbox.connected(is_connected=is_connected)
+
+
+async def run_ours(database_url: str, rabbitmq_url: str, *, count: int) -> tuple[float, float]:
+    """Seconds, and CPU seconds."""
+    address = Address(url=rabbitmq_url, name="bench")
+    clocked = Clocked(RabbitMQBroker(address), count=count)
+    exchange = RabbitMQExchange(address)
+    running = asyncio.create_task(
+        run_consumer(consumer, clocked, exchange, database_url, stop=Stop(), queue_kind="classic")
+    )
+    await asyncio.wait_for(clocked.done.wait(), 300)
+    assert clocked.began is not None
+    seconds, cpu = time.perf_counter() - clocked.began, time.process_time() - clocked.cpu_began
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    return seconds, cpu
+
+
+async def main(which: str, database_url: str, rabbitmq_url: str, count: int, tenants: int) -> None:
+    """Run *which* and print what it took."""
+    if which == "ours":
+        seconds, cpu = await run_ours(database_url, rabbitmq_url, count=count)
+    else:
+        cpu_began = time.process_time()
+        seconds = await run_plain_consumer(
+            database_url, rabbitmq_url, [lane.queue for lane in lanes(tenants)], count=count
+        )
+        cpu = time.process_time() - cpu_began
+    print(json.dumps({"seconds": seconds, "cpu_s": cpu}), flush=True)
+
+
+if __name__ == "__main__":
+    # At the level that a process has by default, written where nobody waits for it.
+    with open(os.devnull, "w") as nowhere:
+        configure(level="info", format="json", stream=nowhere)
+        asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])))
