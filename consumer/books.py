@@ -14,12 +14,13 @@ import psycopg
 from consumer import dead, gate, work
 from consumer.connection import SlotConnection
 from consumer.dead import NewDead
-from consumer.delivery import Refused
+from consumer.delivery import Body, Refused, read_body
 from consumer.item import Item
 from consumer.ledger import Entry, Ledger, State
 from consumer.order import Turn
 from consumer.outcome import DeadCategory
-from consumer.report import Report, report_of
+from consumer.redaction import payload_values
+from consumer.report import Report, report_of, sentence
 from consumer.stored import Connection, Stored
 from consumer.verdict import Buried, Fate, Finished, Pending, entries_of, lets_key_pass
 from consumer.work import NewWork, Reason
@@ -138,14 +139,14 @@ class Books:
                 delay_s=max(fate.wait_s for fate in pending),
                 attempts=max(fate.attempts for fate in pending),
                 handlers=tuple(fate.handler for fate in pending),
-                last_error=None if failed is None or failed.what is None else report_of(failed.what).message,
+                last_error=None if failed is None else _report(item, failed.what or "").message,
             )
             await work.put(connection, [row], owner=item.owner)
         elif item.owner is not None:
             await work.finish(connection, self._group, [event.id], owner=item.owner)
 
     def _letter(self, item: Item, buried: Buried) -> NewDead:
-        report = report_of(buried.what)
+        report = _report(item, buried.what)
         return self._new_dead(
             item, item.stored(), buried.category, report, attempts=buried.attempts, handlers=(buried.handler,)
         )
@@ -156,7 +157,7 @@ class Books:
             # Kept to be looked at, not to be replayed: its size is what is wrong with it.
             cut = replace(stored.message, body=stored.message.body[: self._payload_bytes_max])
             stored = replace(stored, message=cut)
-        return self._new_dead(item, stored, refused.category, report_of(refused.reason), attempts=0, handlers=())
+        return self._new_dead(item, stored, refused.category, sentence(refused.reason), attempts=0, handlers=())
 
     def _new_dead(
         self,
@@ -180,6 +181,12 @@ class Books:
             attempts=attempts,
             handlers=handlers,
         )
+
+
+def _report(item: Item, what: BaseException | str) -> Report:
+    """Tell *what* failed, without anything that stands in the payload."""
+    body = read_body(item.envelope) if isinstance(item.envelope, Event) else None
+    return report_of(what, values=payload_values(body.value) if isinstance(body, Body) else ())
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from consumer.desk import Desk
 from consumer.loop import Engine
 from consumer.outcome import DeadCategory
 from consumer.ports import Broker, Delivery, Exchange
-from consumer.report import report_of
+from consumer.report import sentence
 from consumer.stored import Stored, of_event, unreadable
 from outbox import topology
 from outbox.errors import BrokerUnavailable, Unreadable
@@ -126,7 +126,7 @@ class Service:
     def _refusal(self, delivery: Delivery) -> NewDead:
         lane = _lane(delivery.routing_key, self._engine.group)
         envelope = open_envelope(delivery.message, lane, payload_bytes_max=self._payload_bytes_max)
-        report = report_of(f"the broker refused it: {_reason(delivery.message)}")
+        report = sentence(f"the broker refused it: {_reason(delivery.message)}")
         stored: Stored
         if isinstance(envelope, Refused):
             stored = unreadable(delivery.message, tier=lane.tier, tenant=lane.tenant)

@@ -276,7 +276,11 @@ async def test_a_secret_in_a_payload_reaches_no_dead_letters_text_and_no_log(
     await rig.publish(an_event(payload=f'{{"order_id":"{canary}"}}'.encode()))
     await rig.until(lambda: rig.count("consumer.dead") == 2)
     await rig.until_settled()
-    told = str(rig.rows("SELECT category, error_class, message, fingerprint FROM consumer.dead"))
+    told = str(
+        rig.rows(
+            "SELECT category, error_class, message, fingerprint, trace FROM consumer.dead LEFT JOIN consumer.dead_trace ON dead_id = id"
+        )
+    )
     assert canary not in told
     assert canary not in str(rig.rows("SELECT last_error FROM consumer.work"))
     output = capsys.readouterr()
