@@ -1,0 +1,136 @@
+"""The relay as a process: signals, health, metrics and janitor around the engine."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+import structlog
+from prometheus_client import REGISTRY
+
+from outbox.errors import BrokerUnavailable, StoreUnavailable
+from outbox.shell.exits import DONE, TRY_AGAIN
+from outbox.shell.health import Check, HealthServer, Probe
+from outbox.shell.logs import configure
+from outbox.shell.signals import Stop
+from relay.gauges import Gauges
+from relay.janitor import run_janitor
+from relay.loop import run_relay
+from relay.metrics import register
+from relay.rabbitmq import RabbitPublisher
+from relay.sessions import opened
+from relay.settings import RelaySettings
+
+log = structlog.get_logger(__name__)
+
+_RETRY_S: Final = 0.5
+# A step of the engine waits for a third of a lease at most: one that takes this many leases hangs.
+_STEP_LEASES_MAX: Final = 2
+
+
+async def run_process(settings: RelaySettings) -> int:
+    """Run until a signal; return the exit code.
+
+    Raises:
+        StoreUnavailable, BrokerUnavailable: not reachable within ``start_s`` of the start.
+        OutboxError: what else keeps a relay from working; see ``relay.loop.run_relay``.
+    """
+    configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr)
+    gauges = Gauges()
+    register(gauges, REGISTRY)
+    stop = asyncio.Event()
+    async with Stop() as signals:
+        probes = _probes(gauges, signals, hang_s=_STEP_LEASES_MAX * settings.lease_s)
+        async with HealthServer(port=settings.health_port, probes=probes) as health:
+            log.info("relay started", health_port=health.port)
+            work = asyncio.create_task(_work(settings, gauges, stop))
+            first, second = asyncio.create_task(signals.drain()), asyncio.create_task(signals.at_once())
+            try:
+                await asyncio.wait({work, first}, return_when=asyncio.FIRST_COMPLETED)
+                stop.set()
+                await asyncio.wait({work, second}, return_when=asyncio.FIRST_COMPLETED)
+                if not work.done():
+                    return TRY_AGAIN
+                work.result()
+                return DONE
+            finally:
+                for task in (work, first, second):
+                    task.cancel()
+                await asyncio.gather(work, first, second, return_exceptions=True)
+
+
+async def check_services(settings: RelaySettings) -> None:
+    """Return if the database is the right one and the broker lets us in.
+
+    Raises:
+        StoreUnavailable, BrokerUnavailable: one of them cannot be reached.
+        OutboxError: one of them is not ours to use.
+    """
+    async with opened(settings.database_url.get_secret_value(), settings.limits):
+        publisher = _publisher(settings)
+        try:
+            await publisher.open()
+        finally:
+            await publisher.close()
+
+
+async def _work(settings: RelaySettings, gauges: Gauges, stop: asyncio.Event) -> None:
+    if not await _are_reachable(settings, stop):
+        return
+    url, publisher = settings.database_url.get_secret_value(), _publisher(settings)
+    janitor = asyncio.create_task(
+        run_janitor(url, stop=stop, retention_s=settings.retention_s, every_s=settings.janitor_s)
+    )
+    try:
+        await run_relay(url, publisher, publisher, stop=stop, limits=settings.limits, gauges=gauges)
+    finally:
+        janitor.cancel()
+        await asyncio.gather(janitor, return_exceptions=True)
+
+
+async def _are_reachable(settings: RelaySettings, stop: asyncio.Event) -> bool:
+    """Whether both services answer; False if it was told to stop before they did."""
+    until = time.monotonic() + settings.start_s
+    while not stop.is_set():
+        try:
+            await check_services(settings)
+        except (StoreUnavailable, BrokerUnavailable) as error:
+            if time.monotonic() > until:
+                raise
+            log.warning("waiting for a service", reason=str(error))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_RETRY_S):
+                    await stop.wait()
+        else:
+            return True
+    return False
+
+
+def _publisher(settings: RelaySettings) -> RabbitPublisher:
+    return RabbitPublisher(
+        url=settings.rabbitmq_url.get_secret_value(),
+        queue_kind=settings.queue_kind,
+        connect_timeout_s=settings.limits.wait_s,
+        body_bytes_max=settings.body_bytes_max,
+    )
+
+
+def _probes(gauges: Gauges, signals: Stop, *, hang_s: float) -> Mapping[str, Probe]:
+    def steps() -> Check:
+        quiet_s = time.monotonic() - gauges.stepped_at
+        return Check(
+            is_ok=quiet_s < hang_s, detail=f"last step {quiet_s:.1f} s ago" if gauges.stepped_at else "no step yet"
+        )
+
+    def broker() -> Check:
+        detail = "blocked" if gauges.is_blocked else "" if gauges.is_broker_up else "not connected"
+        return Check(is_ok=gauges.is_broker_up and not gauges.is_blocked, detail=detail)
+
+    return {
+        "database": lambda: Check(is_ok=gauges.is_store_up, detail="" if gauges.is_store_up else "not connected"),
+        "broker": broker,
+        "loop": steps,
+        "signals": lambda: Check(is_ok=not signals.is_draining, detail="ending" if signals.is_draining else ""),
+    }

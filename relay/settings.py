@@ -1,0 +1,76 @@
+"""The relay's settings: read once, in ``relay.cli``, from ``OUTBOX_RELAY_*`` and the names all processes share."""
+
+from typing import Annotated, Final
+
+from pydantic import BaseModel, Field, model_validator
+
+from outbox.shell.settings import BrokerUrl, DatabaseUrl, LogFormat, LogLevel, Port
+from outbox.topology import QueueKind
+from relay.frames import DEFAULT_BODY_BYTES_MAX
+from relay.limits import Limits
+
+PREFIX: Final = "OUTBOX_RELAY_"
+_DEFAULTS: Final = Limits()
+_MS: Final = 1000.0
+_DAY_S: Final = 86_400.0
+
+
+class RelaySettings(BaseModel):
+    """One field per setting; ``window`` is ``OUTBOX_RELAY_WINDOW``."""
+
+    database_url: DatabaseUrl
+    rabbitmq_url: BrokerUrl
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "auto"
+    queue_kind: QueueKind = "quorum"
+    window: Annotated[int, Field(ge=1, le=100_000)] = _DEFAULTS.window
+    cap: Annotated[int, Field(ge=1, le=100_000)] = _DEFAULTS.cap
+    chunk: Annotated[int, Field(ge=1, le=10_000)] = _DEFAULTS.chunk
+    lease_s: Annotated[float, Field(ge=3, le=600)] = _DEFAULTS.lease_s
+    persist_ms: Annotated[int, Field(ge=10, le=5_000)] = int(_DEFAULTS.persist_s * _MS)
+    confirm_s: Annotated[float, Field(ge=1, le=600)] = _DEFAULTS.confirm_s
+    busy_poll_ms: Annotated[int, Field(ge=1, le=1_000)] = int(_DEFAULTS.busy_poll_s * _MS)
+    idle_poll_ms: Annotated[int, Field(ge=1, le=10_000)] = int(_DEFAULTS.idle_poll_s * _MS)
+    drain_s: Annotated[float, Field(ge=0, le=60)] = _DEFAULTS.drain_s
+    attempts: Annotated[int, Field(ge=1, le=1_000)] = _DEFAULTS.attempts
+    body_bytes_max: Annotated[int, Field(ge=1024, le=512 * 1024 * 1024)] = DEFAULT_BODY_BYTES_MAX
+    retention_days: Annotated[float, Field(ge=0, le=365)] = 7.0
+    janitor_s: Annotated[float, Field(ge=1, le=86_400)] = 60.0
+    start_s: Annotated[float, Field(ge=0, le=3_600)] = 10.0
+    """How long database and broker may be unreachable when the process starts; later it waits for them."""
+    health_port: Port = 8081
+
+    @model_validator(mode="after")
+    def _polls_in_order(self) -> "RelaySettings":
+        if self.busy_poll_ms > self.idle_poll_ms:
+            raise ValueError(
+                f"{PREFIX}BUSY_POLL_MS: want at most {PREFIX}IDLE_POLL_MS, {self.idle_poll_ms}, got {self.busy_poll_ms}"
+            )
+        return self
+
+    @property
+    def limits(self) -> Limits:
+        """What the engine works within."""
+        return Limits(
+            window=self.window,
+            cap=self.cap,
+            chunk=self.chunk,
+            lease_s=self.lease_s,
+            persist_s=self.persist_ms / _MS,
+            confirm_s=self.confirm_s,
+            busy_poll_s=self.busy_poll_ms / _MS,
+            idle_poll_s=self.idle_poll_ms / _MS,
+            drain_s=self.drain_s,
+            attempts=self.attempts,
+        )
+
+    @property
+    def retention_s(self) -> float:
+        """How long published events are kept."""
+        return self.retention_days * _DAY_S
+
+
+class StatusSettings(BaseModel):
+    """What ``status`` needs: it asks the database alone."""
+
+    database_url: DatabaseUrl

@@ -1,0 +1,188 @@
+"""How far behind the relay is, for whom and why: values first, text in ``status_text``. No payloads."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, LiteralString
+
+from outbox.event import Tier
+from relay import store
+from relay.rows import TIERS
+
+_ASK_S: Final = 60.0
+
+_NOW: Final[LiteralString] = "SELECT clock_timestamp()"
+_GROUPS: Final[LiteralString] = "SELECT group_name, started_at FROM outbox.consumer_group ORDER BY group_name"
+
+# Unpublished to a group is what its lane's stream has not passed, or what its bucket's base does not show.
+_LAG: Final[LiteralString] = """
+SELECT b.group_name, e.tier, count(*), extract(epoch FROM clock_timestamp() - min(e.ledger_at))::float8,
+       count(DISTINCT e.tenant)
+FROM outbox.event e
+JOIN outbox.bucket b USING (bucket)
+LEFT JOIN outbox.stream s ON s.group_name = b.group_name AND s.tier = e.tier AND s.tenant = e.tenant
+WHERE e.xid >= (
+        SELECT least(
+            (SELECT pg_snapshot_xmin(lo) FROM outbox.bucket ORDER BY 1 LIMIT 1),
+            (SELECT pg_snapshot_xmin(lo) FROM outbox.stream ORDER BY 1 LIMIT 1)))
+  AND CASE WHEN s.tenant IS NULL THEN NOT pg_visible_in_snapshot(e.xid, b.lo)
+           ELSE NOT pg_visible_in_snapshot(e.xid, s.hi)
+             OR NOT pg_visible_in_snapshot(e.xid, s.lo) AND e.seq > s.after END
+GROUP BY b.group_name, e.tier ORDER BY b.group_name, e.tier"""
+
+_STREAMS: Final[LiteralString] = "SELECT group_name, tier, count(*) FROM outbox.stream GROUP BY 1, 2 ORDER BY 1, 2"
+
+_LEASES: Final[LiteralString] = """
+SELECT token, count(*), extract(epoch FROM min(expires_at) - clock_timestamp())::float8
+FROM outbox.bucket WHERE expires_at > clock_timestamp() GROUP BY token ORDER BY token"""
+_FREE: Final[LiteralString] = "SELECT count(*) FROM outbox.bucket WHERE expires_at <= clock_timestamp()"
+
+_DEFERRED: Final[LiteralString] = """
+SELECT group_name, state, category, count(*), count(DISTINCT tenant), min(first_failed_at), min(due_at)
+FROM outbox.deferred GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
+
+_SCHEDULED: Final[LiteralString] = """
+SELECT count(*), count(*) FILTER (WHERE due_at <= clock_timestamp()), min(due_at) FROM outbox.scheduled"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """Committed events of one tier that one group has not been sent. *oldest_s* is the age of the first of them."""
+
+    tier: Tier
+    events: int
+    oldest_s: float
+    tenants: int
+    streams: int
+    """Tenants of this tier that are behind on their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deferred:
+    """Events that one group could not be sent, of one state (``retry`` or ``dead``) and category."""
+
+    state: str
+    category: str
+    events: int
+    tenants: int
+    since: datetime
+    next_due_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatus:
+    """One reader of the log. A tier without lag has no entry."""
+
+    group: str
+    started_at: datetime
+    lag: Sequence[Lag]
+    deferred: Sequence[Deferred]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The buckets that one relay holds; *expires_in_s* is when the first of them runs out unless it is renewed."""
+
+    token: int
+    buckets: int
+    expires_in_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """Everything at *at*, the database's time."""
+
+    at: datetime
+    groups: Sequence[GroupStatus]
+    leases: Sequence[Lease]
+    free_buckets: int
+    """Buckets that no relay holds: nothing of theirs is published."""
+    scheduled: int
+    scheduled_due: int
+    next_scheduled_at: datetime | None
+
+
+async def read(url: str, *, connect_s: float = 5.0) -> Status:
+    """The status of the relays of the database at *url*, all of one moment.
+
+    Raises:
+        StoreUnavailable: it cannot be reached.
+        SchemaMissing, ConfigError: it is not ours to use.
+    """
+    connection = await store.connect(url, store.ANY_PLAN, connect_s=connect_s, statement_s=_ASK_S)
+    try:
+        async with store.deadline(connection, _ASK_S), connection.transaction():
+            await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            return await _read(connection)
+    finally:
+        await store.close(connection)
+
+
+def problems(status: Status, *, slow_s: float = 60.0) -> list[str]:
+    """What somebody should look at, a sentence each; empty if all is well."""
+    found = []
+    waiting = sum(lag.events for group in status.groups for lag in group.lag)
+    if status.free_buckets and not status.leases:
+        found.append(f"no relay is running, and {waiting} events wait: start outbox-relay")
+    elif status.free_buckets:
+        found.append(f"{status.free_buckets} buckets are held by no relay")
+    for group in status.groups:
+        found += [
+            f"{group.group}: {lag.events} {lag.tier.label} events of {lag.tenants} tenants wait,"
+            f" the oldest for {lag.oldest_s:.0f} s"
+            for lag in group.lag
+            if lag.oldest_s > slow_s
+        ]
+        found += [
+            f"{group.group}: {one.events} events could not be published and are dead ({one.category})"
+            for one in group.deferred
+            if one.state == "dead"
+        ]
+    return found
+
+
+async def _read(connection: store.Connection) -> Status:
+    lag = await _all(connection, _LAG)
+    streams = {(group, tier): count for group, tier, count in await _all(connection, _STREAMS)}
+    deferred = await _all(connection, _DEFERRED)
+    groups = [
+        GroupStatus(
+            group=group,
+            started_at=started_at,
+            lag=[_lag(row, streams.get((group, row[1]), 0)) for row in lag if row[0] == group],
+            deferred=[_deferred(row) for row in deferred if row[0] == group],
+        )
+        for group, started_at in await _all(connection, _GROUPS)
+    ]
+    leases = [
+        Lease(token=token, buckets=buckets, expires_in_s=expires_in_s)
+        for token, buckets, expires_in_s in await _all(connection, _LEASES)
+    ]
+    ((at,),) = await _all(connection, _NOW)
+    ((free_buckets,),) = await _all(connection, _FREE)
+    ((scheduled, scheduled_due, next_scheduled_at),) = await _all(connection, _SCHEDULED)
+    return Status(
+        at=at,
+        groups=groups,
+        leases=leases,
+        free_buckets=free_buckets,
+        scheduled=scheduled,
+        scheduled_due=scheduled_due,
+        next_scheduled_at=next_scheduled_at,
+    )
+
+
+def _lag(row: tuple[Any, ...], streams: int) -> Lag:
+    _, tier, events, oldest_s, tenants = row
+    return Lag(tier=TIERS[tier], events=events, oldest_s=max(0.0, oldest_s), tenants=tenants, streams=streams)
+
+
+def _deferred(row: tuple[Any, ...]) -> Deferred:
+    _, state, category, events, tenants, since, next_due_at = row
+    return Deferred(
+        state=state, category=category, events=events, tenants=tenants, since=since, next_due_at=next_due_at
+    )
+
+
+async def _all(connection: store.Connection, query: LiteralString) -> list[tuple[Any, ...]]:
+    return await (await connection.execute(query)).fetchall()

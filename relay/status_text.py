@@ -1,0 +1,76 @@
+"""A relay's status as people read it: what is wrong first, then tables."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from outbox.event import Tier
+from outbox.shell.logs import harmless
+from relay.status import Status, problems
+
+
+def as_json(status: Status) -> str:
+    """*status* as one JSON object: tiers by name, times as ISO 8601."""
+    return json.dumps(_plain({**asdict(status), "problems": problems(status)}))
+
+
+def render(status: Status) -> RenderableType:
+    """*status* as something rich prints."""
+    return Group(*_headline(status), *_tables(status))
+
+
+def _headline(status: Status) -> Iterable[RenderableType]:
+    buckets = sum(lease.buckets for lease in status.leases)
+    yield Text(f"{len(status.leases)} relays hold {buckets} buckets; {status.free_buckets} are free", style="bold")
+    found = problems(status)
+    if not found:
+        yield Text("nothing is stuck", style="green")
+    for problem in found:
+        yield Text(f"! {harmless(problem)}", style="yellow")
+
+
+def _tables(status: Status) -> Iterable[RenderableType]:
+    lag = Table("group", "tier", "events", "oldest, s", "tenants", "behind alone", title="not published yet")
+    for group in status.groups:
+        by_tier = {one.tier: one for one in group.lag}
+        for tier in Tier:
+            one = by_tier.get(tier)
+            cells = (
+                ("0", "0.0", "0", "0")
+                if one is None
+                else (str(one.events), f"{one.oldest_s:.1f}", str(one.tenants), str(one.streams))
+            )
+            lag.add_row(group.group, tier.label, *cells)
+    yield lag
+    leases = Table("token", "buckets", "expires in, s", title="leases")
+    for lease in status.leases:
+        leases.add_row(str(lease.token), str(lease.buckets), f"{lease.expires_in_s:.1f}")
+    yield leases
+    deferred = Table("group", "state", "category", "events", "tenants", "since", "next try", title="deferred")
+    for group in status.groups:
+        for row in group.deferred:
+            next_try = "-" if row.state == "dead" else row.next_due_at.isoformat(timespec="seconds")
+            since = row.since.isoformat(timespec="seconds")
+            deferred.add_row(group.group, row.state, row.category, str(row.events), str(row.tenants), since, next_try)
+    yield deferred
+    next_at = "-" if status.next_scheduled_at is None else status.next_scheduled_at.isoformat(timespec="seconds")
+    yield Text(f"scheduled: {status.scheduled}, of which due: {status.scheduled_due}, next at: {next_at}")
+
+
+def _plain(value: object) -> object:
+    match value:
+        case Tier():
+            return value.label
+        case datetime():
+            return value.isoformat()
+        case dict():
+            return {name: _plain(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case _:
+            return value
