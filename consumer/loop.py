@@ -5,6 +5,7 @@ Everything here runs on one event loop and decides from memory; attempts and the
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Final
@@ -44,6 +45,7 @@ class Engine:
         self.hands = Hands(scheduler, group=group)
         self.lanes = Lanes(prefetch=prefetch, scheduler=scheduler)
         self.service: dict[str, asyncio.Queue[Delivery]] = {}
+        self.outcomes: Counter[str] = Counter()
         self.passed: list[tuple[Key, int]] = []
         self.key_passed = asyncio.Event()
         self.work_stored = asyncio.Event()
@@ -125,6 +127,7 @@ class Engine:
 
     def settle(self, item: Item, settled: Settled) -> None:
         """All that follows from *item* is stored: tell whoever has to know."""
+        self.outcomes[settled.outcome] += 1
         if isinstance(item.source, Receipt):
             self.acknowledge(item.source)
         if settled.passed is not None:

@@ -1,0 +1,126 @@
+"""The ``outbox-consumer`` command."""
+
+import asyncio
+import logging
+import os
+from typing import Annotated, Final
+
+import typer
+
+from consumer.api import Consumer
+from consumer.app import load_consumer
+from consumer.settings import PREFIX, ConsumerSettings, StatusSettings
+from outbox.errors import ConfigError
+from outbox.shell.exits import run_cli
+from outbox.shell.settings import load, shown
+
+app: Final = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Takes events from RabbitMQ, fairly per tenant, and runs an app's handlers once per event.",
+    epilog="Settings are environment variables: OUTBOX_CONSUMER_*, DATABASE_URL and RABBITMQ_URL. `check` shows them.",
+)
+
+_DATABASE_NAMES: Final = (f"{PREFIX}DATABASE_URL", "OUTBOX_DATABASE_URL", "DATABASE_URL")
+AppName = Annotated[str, typer.Argument(metavar="APP", help="Where the Consumer is, as in shop.billing:consumer.")]
+
+
+@app.command()
+def run(app_name: AppName) -> int:
+    """Handle events until SIGTERM, then finish what runs and end; a second SIGTERM ends it at once."""
+    from consumer.process import run_process
+
+    return asyncio.run(run_process(_load(app_name), _settings()))
+
+
+@app.command()
+def check(app_name: AppName) -> None:
+    """Say whether app, settings, database and broker would do. Makes the group's own queues if need be."""
+    from consumer.process import check_services
+
+    # What libraries log of a failed connection says less than our one sentence.
+    logging.disable()
+    consumer, settings = _load(app_name), _settings()
+    for name, value in shown(settings, prefix=PREFIX):
+        typer.echo(f"{name}={value}")
+    asyncio.run(check_services(consumer, settings))
+    typer.echo(f"app, settings, database and broker are in order: {len(consumer.registry.types)} event types")
+
+
+@app.command()
+def handlers(app_name: AppName) -> None:
+    """List what is handled, by what, and how often it is tried. Asks nobody."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("event type", "handler", "payload", "kind", "attempts", "deadline", box=None)
+    consumer = _load(app_name)
+    for event_type in consumer.registry.types:
+        for one in consumer.registry.handlers_of(event_type):
+            table.add_row(
+                event_type,
+                one.name,
+                "plain" if one.model is None else f"{one.model.__name__} v{one.model.event_version}",
+                "async" if one.is_async else "sync",
+                str(one.policy.max_retries + 1),
+                f"{one.deadline_s:g} s",
+            )
+    Console().print(table)
+
+
+@app.command()
+def status(
+    *,
+    group: Annotated[str, typer.Option(help="Which group; the only one there is, if not given.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+) -> None:
+    """Say whether anything is stuck, whose it is, and why. Asks the database."""
+    # Of the consumer's settings it needs the address alone, and the others may be wrong or missing.
+    named = {name: os.environ[name] for name in _DATABASE_NAMES if name in os.environ}
+    settings = load(StatusSettings, prefix=PREFIX, environment=named)
+    asyncio.run(_show_status(settings.database_url.get_secret_value(), group, as_json=as_json))
+
+
+def main() -> None:
+    """Run the command; see ``outbox.shell.exits`` for how it ends."""
+    run_cli(app, name="outbox-consumer")
+
+
+async def _show_status(url: str, group: str, *, as_json: bool) -> None:
+    import json
+
+    from rich.console import Console
+
+    from consumer import status as statuses
+    from consumer import status_text
+    from consumer.desk import Desk
+
+    desk = Desk(url, name="outbox-consumer status")
+    try:
+        async with desk.use() as connection:
+            known = await statuses.groups(connection)
+            found = [await statuses.read(connection, name) for name in _chosen(group, known)]
+    finally:
+        await desk.close()
+    if as_json:
+        contents = [statuses.to_json(one) for one in found]
+        typer.echo(json.dumps(contents[0] if group or len(contents) == 1 else contents))
+        return
+    for one in found:
+        status_text.show(one, Console())
+    if not found:
+        typer.echo("no group has handled anything yet")
+
+
+def _chosen(group: str, known: list[str]) -> list[str]:
+    if group and group not in known:
+        raise ConfigError(f"group: want one of {', '.join(known) or 'none yet'}, got {group[:80]!r}")
+    return [group] if group else known
+
+
+def _load(app_name: str) -> Consumer:
+    return load_consumer(app_name, directory=os.getcwd())
+
+
+def _settings() -> ConsumerSettings:
+    return load(ConsumerSettings, prefix=PREFIX, environment=os.environ)

@@ -1,0 +1,105 @@
+"""The consumer as a process: signals, health and metrics around the engine, with RabbitMQ behind the ports."""
+
+import asyncio
+import sys
+import time
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from consumer import pruning
+from consumer.api import Consumer
+from consumer.desk import Desk
+from consumer.metrics import register
+from consumer.rabbitmq import RabbitMQBroker
+from consumer.rabbitmq_connection import Address
+from consumer.rabbitmq_exchange import RabbitMQExchange
+from consumer.run import Readiness, run_consumer
+from consumer.settings import ConsumerSettings
+from outbox.errors import BrokerUnavailable, StoreUnavailable
+from outbox.shell.exits import DONE, TRY_AGAIN
+from outbox.shell.health import HealthServer
+from outbox.shell.logs import configure
+from outbox.shell.signals import Stop
+
+log = structlog.get_logger(__name__)
+
+_RETRY_S: Final = 0.5
+
+
+async def run_process(consumer: Consumer, settings: ConsumerSettings) -> int:
+    """Run until a signal, then drain; return the exit code.
+
+    Raises:
+        StoreUnavailable, BrokerUnavailable: not reachable within ``start_s`` of the start.
+        OutboxError: what else keeps a consumer from working; see ``consumer.run.run_consumer``.
+    """
+    configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr)
+    readiness = Readiness()
+    register(readiness)
+    async with Stop() as stop, HealthServer(port=settings.health_port, probes=readiness.probes()) as health:
+        log.info("consumer started", group=consumer.group, health_port=health.port)
+        if await _are_reachable(consumer, settings, stop):
+            exchange = RabbitMQExchange(_address(consumer, settings))
+            try:
+                await run_consumer(
+                    consumer,
+                    RabbitMQBroker(_address(consumer, settings)),
+                    exchange,
+                    database_url(consumer, settings),
+                    stop=stop,
+                    limits=settings.limits,
+                    queue_kind=settings.queue_kind,
+                    readiness=readiness,
+                )
+            finally:
+                await exchange.close()
+        log.info("consumer ended", group=consumer.group)
+        return TRY_AGAIN if stop.is_at_once else DONE
+
+
+async def check_services(consumer: Consumer, settings: ConsumerSettings) -> None:
+    """Return if the database is migrated and the broker lets us in. Makes the group's own queues if need be.
+
+    Raises:
+        StoreUnavailable, BrokerUnavailable: one of them cannot be reached.
+        OutboxError: one of them is not ours to use.
+    """
+    desk = Desk(database_url(consumer, settings), name=f"outbox-consumer {consumer.group}")
+    exchange = RabbitMQExchange(_address(consumer, settings))
+    try:
+        async with desk.use() as connection:
+            ring = await pruning.read_ring(connection)
+        pruning.check_horizon(settings.limits.horizon, ring)
+        await exchange.declare_group(consumer.group, settings.queue_kind)
+    finally:
+        await desk.close()
+        await exchange.close()
+
+
+def database_url(consumer: Consumer, settings: ConsumerSettings) -> str:
+    """Where the ledger is: what the app says, else what the environment says."""
+    return consumer.database if consumer.database is not None else settings.database_url.get_secret_value()
+
+
+async def _are_reachable(consumer: Consumer, settings: ConsumerSettings, stop: Stop) -> bool:
+    """Whether both services answer; False if it was told to stop before they did."""
+    until = time.monotonic() + settings.start_s
+    while not stop.is_draining:
+        try:
+            await check_services(consumer, settings)
+        except (StoreUnavailable, BrokerUnavailable) as error:
+            if time.monotonic() > until:
+                raise
+            log.warning("waiting for a service", reason=str(error))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_RETRY_S):
+                    await stop.drain()
+        else:
+            return True
+    return False
+
+
+def _address(consumer: Consumer, settings: ConsumerSettings) -> Address:
+    return Address(url=settings.rabbitmq_url.get_secret_value(), name=f"outbox-consumer {consumer.group}")

@@ -1,0 +1,56 @@
+"""The consumer's settings: read once, in ``consumer.cli``, from ``OUTBOX_CONSUMER_*`` and what all processes share."""
+
+from datetime import timedelta
+from typing import Annotated, Final
+
+from pydantic import BaseModel, Field
+
+from consumer.limits import Limits
+from outbox.shell.settings import BrokerUrl, DatabaseUrl, LogFormat, LogLevel, Port
+from outbox.topology import QueueKind
+
+PREFIX: Final = "OUTBOX_CONSUMER_"
+_DEFAULTS: Final = Limits()
+
+
+class ConsumerSettings(BaseModel):
+    """One field per setting; ``slots`` is ``OUTBOX_CONSUMER_SLOTS``."""
+
+    database_url: DatabaseUrl
+    rabbitmq_url: BrokerUrl
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "auto"
+    queue_kind: QueueKind = "quorum"
+    slots: Annotated[int, Field(ge=2, le=1_000)] = _DEFAULTS.slots
+    reserved_percent: Annotated[int, Field(ge=1, le=90)] = _DEFAULTS.reserved_percent
+    prefetch: Annotated[int, Field(ge=1, le=100)] = _DEFAULTS.prefetch
+    horizon_days: Annotated[float, Field(gt=0, le=365)] = _DEFAULTS.horizon / timedelta(days=1)
+    payload_bytes_max: Annotated[int, Field(ge=1024, le=512 * 1024 * 1024)] = _DEFAULTS.payload_bytes_max
+    lease_s: Annotated[float, Field(ge=3, le=600)] = _DEFAULTS.lease_s
+    drain_s: Annotated[float, Field(ge=0, le=3_600)] = _DEFAULTS.drain_s
+    work_per_lane: Annotated[int, Field(ge=1, le=1_000)] = _DEFAULTS.work_per_lane
+    work_total: Annotated[int, Field(ge=1, le=10_000)] = _DEFAULTS.work_total
+    start_s: Annotated[float, Field(ge=0, le=3_600)] = 10.0
+    """How long database and broker may be unreachable when the process starts; later it waits for them."""
+    health_port: Port = 8082
+
+    @property
+    def limits(self) -> Limits:
+        """What the engine works within."""
+        return Limits(
+            slots=self.slots,
+            reserved_percent=self.reserved_percent,
+            prefetch=self.prefetch,
+            horizon=timedelta(days=self.horizon_days),
+            payload_bytes_max=self.payload_bytes_max,
+            lease_s=self.lease_s,
+            drain_s=self.drain_s,
+            work_per_lane=self.work_per_lane,
+            work_total=self.work_total,
+        )
+
+
+class StatusSettings(BaseModel):
+    """What ``status`` needs: it asks the database alone."""
+
+    database_url: DatabaseUrl
