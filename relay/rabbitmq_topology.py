@@ -8,7 +8,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -179,8 +179,10 @@ class RabbitTopology:
         try:
             yield channel
         finally:
-            with translated("closing a channel"):
-                await channel.close()
+            # What it was for is settled by now; a lost connection is told by whoever uses it next.
+            with suppress(BrokerUnavailable), translated("closing a channel"):
+                async with asyncio.timeout(self._timeout_s):
+                    await channel.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
