@@ -117,9 +117,9 @@ class MemoryExchange:
         """Make the queues that *group* reads beside its lanes. Raises QueueMismatch: one has other arguments."""
         for exchange, exchange_kind in topology.EXCHANGES.items():
             self._broker.declare_exchange(exchange, exchange_kind)
-        for queue, exchange, routing_key in topology.group_queues(group):
-            self._broker.declare_queue(queue, topology.service_arguments(kind))
-            self._broker.bind(queue, exchange, routing_key)
+        for queue in topology.group_queues(group, kind):
+            self._broker.declare_queue(queue.name, queue.arguments)
+            self._broker.bind(queue.name, queue.exchange, queue.routing_key)
 
     async def publish(self, exchange: str, routing_key: str, message: Message) -> None:
         """As the port says."""

@@ -50,12 +50,11 @@ class RabbitMQExchange:
         channel = await open_channel(opened.connection, self._address)
         for exchange in topology.EXCHANGES:
             await self._ask(channel, _declare_exchange(exchange), f"declare exchange {exchange}")
-        for queue, exchange, routing_key in topology.group_queues(group):
-            arguments = topology.service_arguments(kind)
-            declare = commands.Queue.Declare(queue=queue, durable=True, arguments=dict(arguments))
-            await self._ask(channel, declare, f"declare queue {queue} as {kind}")
-            bind = commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=routing_key)
-            await self._ask(channel, bind, f"bind queue {queue}")
+        for queue in topology.group_queues(group, kind):
+            declare = commands.Queue.Declare(queue=queue.name, durable=True, arguments=dict(queue.arguments))
+            await self._ask(channel, declare, f"declare queue {queue.name} as {kind}")
+            bind = commands.Queue.Bind(queue=queue.name, exchange=queue.exchange, routing_key=queue.routing_key)
+            await self._ask(channel, bind, f"bind queue {queue.name}")
         await close_channel(channel)
 
     async def publish(self, exchange: str, routing_key: str, message: Message) -> None:

@@ -22,7 +22,7 @@ class Routing(Enum):
 
     QUEUED = "queued"  # in every queue it is routed to, and there is at least one
     UNROUTABLE = "unroutable"  # no queue is bound for its key
-    REJECTED = "rejected"  # a queue is full (argument ``x-max-length``), so none took it
+    REJECTED = "rejected"  # a queue is full and says so (``x-overflow`` is ``reject-publish``), so none took it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,10 @@ class _Queue:
     def is_full(self) -> bool:
         limit = self.arguments.get("x-max-length")
         return isinstance(limit, int) and len(self.ready) >= limit
+
+    @property
+    def rejects(self) -> bool:
+        return self.is_full and self.arguments.get("x-overflow") == "reject-publish"
 
     def give_back(self, item: _Item) -> None:
         self.unsettled -= 1
@@ -267,9 +271,11 @@ class InProcessBroker:
         if exchange not in self._exchanges:
             raise BrokerUnavailable(f"exchange {exchange}: want it declared, got none")
         queues = [self.queues[name] for name in self._routes(exchange, routing_key)]
-        if any(queue.is_full for queue in queues):
+        if any(queue.rejects for queue in queues):
             return Routing.REJECTED
         for queue in queues:
+            if queue.is_full:  # as RabbitMQ does by default: the oldest makes room
+                heapq.heappop(queue.ready)
             heapq.heappush(queue.ready, _Item(next(queue.positions), routing_key, message))
             self.wake(queue)
         return Routing.QUEUED if queues else Routing.UNROUTABLE

@@ -3,6 +3,8 @@
 A queue's arguments can never change once it exists, so they are decided here for both processes.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from outbox.naming import check_group
@@ -25,6 +27,7 @@ EXCHANGES: Final = {
 
 # -1 would drop at the first nack on RabbitMQ 3.10, and 4.x defaults to 20; the count that matters is ours.
 _DELIVERY_LIMIT: Final = 1_000_000
+_ANNOUNCEMENTS_MAX: Final = 100_000
 
 
 def directory_queue(group: str) -> str:
@@ -37,11 +40,30 @@ def refused_queue(group: str) -> str:
     return f"outbox.refused.{check_group(group)}"
 
 
-def group_queues(group: str) -> tuple[tuple[str, str, str], ...]:
-    """The queues of *group* that are no lanes, each with the exchange and the routing key it is bound by."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupQueue:
+    """A queue that a group reads beside its lanes, and how it is bound."""
+
+    name: str
+    exchange: str
+    routing_key: str
+    arguments: Mapping[str, str | int]
+
+
+def group_queues(group: str, kind: QueueKind) -> tuple[GroupQueue, ...]:
+    """The queues of *group* that are no lanes, in the order in which they must be made: a lane names the first."""
+    arguments: dict[str, str | int] = {"x-queue-type": kind}
+    if kind == "quorum":
+        arguments["x-delivery-limit"] = _DELIVERY_LIMIT
     return (
-        (directory_queue(group), DIRECTORY_EXCHANGE, group),
-        (refused_queue(group), REFUSED_EXCHANGE, f"{group}.#"),
+        GroupQueue(name=refused_queue(group), exchange=REFUSED_EXCHANGE, routing_key=f"{group}.#", arguments=arguments),
+        GroupQueue(
+            name=directory_queue(group),
+            exchange=DIRECTORY_EXCHANGE,
+            routing_key=group,
+            # A group that nobody runs would collect announcements for ever; what is dropped is announced again.
+            arguments=arguments | {"x-max-length": _ANNOUNCEMENTS_MAX},
+        ),
     )
 
 
@@ -54,12 +76,4 @@ def lane_arguments(kind: QueueKind) -> dict[str, str | int]:
             "x-dead-letter-strategy": "at-least-once",
             "x-overflow": "reject-publish",  # at-least-once dead-lettering is refused without it
         }
-    return arguments
-
-
-def service_arguments(kind: QueueKind) -> dict[str, str | int]:
-    """The arguments of directory and refused queues, which nothing dead-letters from."""
-    arguments: dict[str, str | int] = {"x-queue-type": kind}
-    if kind == "quorum":
-        arguments["x-delivery-limit"] = _DELIVERY_LIMIT
     return arguments

@@ -14,13 +14,11 @@ from outbox.topology import (
     DIRECTORY_EXCHANGE,
     EVENTS_EXCHANGE,
     EXCHANGES,
-    REFUSED_EXCHANGE,
     ROLL_CALL_EXCHANGE,
     QueueKind,
     directory_queue,
+    group_queues,
     lane_arguments,
-    refused_queue,
-    service_arguments,
 )
 from outbox.wire import encode
 from relay.announcement import announcement_message
@@ -138,15 +136,16 @@ class MemoryPublisher:
                 return Failed(tag=tag, category=Category.UNROUTABLE, reason=reason)
 
     def _declare(self, lane: Lane) -> LaneFault | None:
-        group, service, broker = lane.group, service_arguments(self._queue_kind), self._broker
+        broker = self._broker
+        beside = group_queues(lane.group, self._queue_kind)
         try:
-            broker.declare_queue(refused_queue(group), service)
-            broker.declare_queue(directory_queue(group), service)
+            for queue in beside:
+                broker.declare_queue(queue.name, queue.arguments)
             broker.declare_queue(lane.queue, lane_arguments(self._queue_kind))
         except QueueMismatch as error:
             return LaneFault(lane=lane, category=Category.MISMATCH, reason=str(error))
-        broker.bind(refused_queue(group), REFUSED_EXCHANGE, f"{group}.#")
-        broker.bind(directory_queue(group), DIRECTORY_EXCHANGE, group)
+        for queue in beside:
+            broker.bind(queue.name, queue.exchange, queue.routing_key)
         broker.bind(lane.queue, EVENTS_EXCHANGE, lane.routing_key)
         return None
 

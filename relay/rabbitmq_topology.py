@@ -7,7 +7,7 @@ closes the channel it came by. Each declaring worker has one, so a refused lane 
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -23,13 +23,11 @@ from outbox.topology import (
     DIRECTORY_EXCHANGE,
     EVENTS_EXCHANGE,
     EXCHANGES,
-    REFUSED_EXCHANGE,
     ROLL_CALL_EXCHANGE,
     QueueKind,
     directory_queue,
+    group_queues,
     lane_arguments,
-    refused_queue,
-    service_arguments,
 )
 from relay.announcement import announcement_message
 from relay.ports import Announcement, Category, LaneFault
@@ -103,11 +101,11 @@ class RabbitTopology:
 
     async def _prepare_group(self, group: str, refusals: dict[str, "_Refusal"]) -> None:
         """Make sure of the two queues that every lane of *group* needs before it."""
-        arguments = service_arguments(self._queue_kind)
+        refusal: _Refusal | None = None
         async with self._channel() as channel:
-            refusal = await self._queue(
-                channel, refused_queue(group), arguments, REFUSED_EXCHANGE, f"{group}.#"
-            ) or await self._queue(channel, directory_queue(group), arguments, DIRECTORY_EXCHANGE, group)
+            for queue in group_queues(group, self._queue_kind):
+                if refusal is None:
+                    refusal = await self._queue(channel, queue.name, queue.arguments, queue.exchange, queue.routing_key)
         if refusal is None:
             self._groups.add(group)
         else:
@@ -130,7 +128,7 @@ class RabbitTopology:
                 waiting.clear()
 
     async def _queue(
-        self, channel: AbstractChannel, name: str, arguments: dict[str, str | int], exchange: str, routing_key: str
+        self, channel: AbstractChannel, name: str, arguments: Mapping[str, str | int], exchange: str, routing_key: str
     ) -> "_Refusal | None":
         """Declare and bind one queue; what the broker refuses is returned, and *channel* is of no more use."""
         with translated(f"queue {name}"):

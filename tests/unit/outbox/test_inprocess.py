@@ -151,12 +151,20 @@ async def test_a_queue_with_other_arguments_is_a_mismatch() -> None:
 
 
 async def test_a_full_queue_rejects_and_no_other_takes_the_message() -> None:
-    broker = a_broker(**{"x-max-length": 1})
+    limits: dict[str, str | int] = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    broker = a_broker(**limits)
     broker.declare_queue("other", {})
     broker.bind("other", "x", "k")
     fill(broker, 1)
     assert broker.publish("x", "k", message(1)) is Routing.REJECTED
     assert [count.ready for count in broker.counts().values()] == [1, 1]
+
+
+async def test_a_full_queue_that_may_drop_makes_room_for_the_newest() -> None:
+    broker = a_broker(**{"x-max-length": 1})
+    fill(broker, 1)
+    assert broker.publish("x", "k", message(1)) is Routing.QUEUED
+    assert [count.ready for count in broker.counts().values()] == [1]
 
 
 @pytest.mark.parametrize(
