@@ -15,7 +15,7 @@ from outbox.errors import TransientError
 _STOP_S: Final = 15.0
 _HANDLERS: Final = "admin.demo.app:consumer"
 # Short, so that a killed process's work is taken over while one watches.
-_LEASE_S: Final = "2"
+_LEASE_S: Final = "3"
 
 
 class Processes:

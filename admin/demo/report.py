@@ -94,13 +94,13 @@ async def read_counts(connection: AsyncConnection, *, since: datetime) -> list[T
 
 
 def as_table(counts: Sequence[TenantCounts], suppressed: Mapping[str, int]) -> Table:
-    """The counts as people read them."""
+    """The counts as people read them; p50 and p99 are of the time from commit to the handler's start."""
     table = Table("tenant", *(f"{name}" for name in ("committed", "published", "handled")), box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
-    table.add_column("duplicates suppressed", justify="right")
-    table.add_column("p50 to start", justify="right")
-    table.add_column("p99 to start", justify="right")
+    table.add_column("suppressed", justify="right")
+    table.add_column("p50", justify="right")
+    table.add_column("p99", justify="right")
     for row in counts:
         numbers = (row.committed, row.published, row.handled, suppressed.get(row.tenant, 0))
         table.add_row(row.tenant, *(f"{number:,}" for number in numbers), _time(row.p50_s), _time(row.p99_s))

@@ -20,7 +20,7 @@ from outbox.shell.secrets import masked, shown_url
 
 M = TypeVar("M", bound=BaseModel)
 
-SHARED: Final = ("database_url", "rabbitmq_url", "log_level", "log_format")
+SHARED: Final = ("database_url", "rabbitmq_url", "log_level", "log_format", "queue_kind")
 _COMMON_PREFIX: Final = "OUTBOX_"
 _PREFIXES: Final = ("OUTBOX_RELAY_", "OUTBOX_CONSUMER_")
 _PLATFORM_NAMES: Final = {"database_url": "DATABASE_URL", "rabbitmq_url": "RABBITMQ_URL"}
