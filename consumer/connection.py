@@ -94,6 +94,8 @@ class SlotConnection:
         finally:
             session.sync_session.info[_ENDED] = _BY_US
             with suppress(DBAPIError):  # a lost connection; ``reset`` closes it
+                # Said aloud: closing alone would look like events that somebody forgot to commit.
+                await session.rollback()
                 await session.close()
                 await joined.close()
 

@@ -19,7 +19,9 @@ _MAX_TEXT: Final = 2000
 # C0 and C1 controls, line and paragraph separators, and the marks that turn the direction of text.
 _HARMFUL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 # Of these only what went wrong: at "info" they tell of every connection and channel.
-_NOISY: Final = ("aio_pika", "aiormq", "alembic", "asyncio", "psycopg", "sqlalchemy")
+_NOISY: Final = ("alembic", "asyncio", "psycopg", "sqlalchemy")
+# These tell of every lost connection, with a traceback, what our own adapters tell in a line.
+_REPEATING: Final = ("aio_pika", "aiormq")
 
 
 def configure(*, level: LogLevel, format: LogFormat, stream: TextIO) -> None:
@@ -55,6 +57,8 @@ def configure(*, level: LogLevel, format: LogFormat, stream: TextIO) -> None:
     root.setLevel(level.upper())
     for package in _NOISY:
         logging.getLogger(package).setLevel(logging.WARNING)
+    for package in _REPEATING:
+        logging.getLogger(package).setLevel(logging.CRITICAL)
 
 
 def _renderer(is_console: bool) -> Processor:
