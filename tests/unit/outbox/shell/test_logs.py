@@ -97,8 +97,9 @@ def test_an_exception_keeps_the_lines_of_its_traceback_and_nothing_harmful(strea
 
 
 def test_libraries_are_heard_from_warnings_on_and_an_apps_own_log_from_the_level(stream: io.StringIO) -> None:
-    logging.getLogger("aiormq.connection").info("noise")
-    logging.getLogger("aiormq.connection").warning("connection lost")
+    logging.getLogger("sqlalchemy.engine").info("noise")
+    logging.getLogger("sqlalchemy.pool").warning("connection lost")
+    logging.getLogger("aiormq.connection").error("what our adapter reports itself")
     logging.getLogger("shop.handlers").info("billed")
     logging.getLogger("shop.handlers").debug("detail")
     assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["connection lost", "billed"]
