@@ -1,9 +1,9 @@
-"""``outbox dead``: see dead letters, and have them handled again."""
+"""``outbox dead``: see dead letters, have them handled again, or let them go."""
 
 import asyncio
 import getpass
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Final
 
@@ -15,18 +15,19 @@ from admin.settings import database_url
 from consumer import dead
 from consumer.dead_list import DeadFilter, matching
 from consumer.outcome import DeadCategory
-from consumer.replay import Resolved, replay
+from consumer.replay import Resolved, discard, replay
 from outbox.errors import ConfigError
 from outbox.schema import DEFAULT_GROUP
-from outbox.shell.database import connect, store_errors
+from outbox.shell.database import Connection, connect, store_errors
 from outbox.shell.logs import harmless
 
-app: Final = typer.Typer(no_args_is_help=True, help="Events that get no further attempt: list, show, replay.")
+app: Final = typer.Typer(no_args_is_help=True, help="Events that get no further attempt: list, show, replay, discard.")
 
 Group = Annotated[str, typer.Option("--group", "-g", help="Whose dead letters.")]
 Tenant = Annotated[str | None, typer.Option(help="Only this tenant's.")]
 EventType = Annotated[str | None, typer.Option("--type", help="Only events of this type.")]
 Category = Annotated[DeadCategory | None, typer.Option(help="Only those that failed in this way.")]
+Actor = Annotated[str | None, typer.Option(help="Who asks, for the audit; your login if not given.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -84,32 +85,81 @@ def replay_letters(  # noqa: PLR0913 - a command's options are its arguments
     category: Category = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many, oldest first.")] = 1000,
     per_s: Annotated[float | None, typer.Option(min=0.001, help="How many become due each second.")] = None,
-    actor: Annotated[str | None, typer.Option(help="Who asks, for the audit; your login if not given.")] = None,
+    actor: Actor = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be replayed.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="All open ones of the group.")] = False,
 ) -> None:
     """Have dead letters handled again from their first attempt on. What was done meanwhile is refused."""
-    if not (dead_ids or tenant or event_type or category or everything):
-        raise ConfigError("replay: want ids, a filter or --all, got nothing")
-    dead_filter = DeadFilter(
-        group=group,
-        ids=tuple(dead_ids) if dead_ids else None,
-        tenant=tenant,
-        type=event_type,
-        category=category,
-    )
+    dead_filter = _filter(dead_ids, group, tenant, event_type, category, everything=everything)
     if dry_run:
-        letters = asyncio.run(_list(dead_filter, limit))
-        typer.echo(f"would replay {len(letters)}: {', '.join(str(letter.id) for letter in letters) or 'none'}")
+        _would("replay", dead_filter, limit)
         return
-    resolved = asyncio.run(_replay(dead_filter, actor or getpass.getuser(), limit, per_s))
+    resolved = asyncio.run(
+        _resolve(lambda connection: replay(connection, dead_filter, actor=_actor(actor), limit=limit, per_s=per_s))
+    )
+    _tell("replayed", dead_filter, resolved)
+
+
+@app.command("discard")
+def discard_letters(  # noqa: PLR0913 - a command's options are its arguments
+    dead_ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="Which; or give a filter.")] = None,
+    *,
+    group: Group = DEFAULT_GROUP,
+    tenant: Tenant = None,
+    event_type: EventType = None,
+    category: Category = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many, oldest first.")] = 1000,
+    actor: Actor = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be discarded.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All open ones of the group.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Let dead letters go: they are never handled, and the ordering keys that they hold move on."""
+    dead_filter = _filter(dead_ids, group, tenant, event_type, category, everything=everything)
+    letters = _would("discard", dead_filter, limit)
+    if dry_run or not letters:
+        return
+    if not yes:
+        typer.confirm(f"Never handle {'it' if letters == 1 else f'these {letters}'}?", abort=True)
+    resolved = asyncio.run(
+        _resolve(lambda connection: discard(connection, dead_filter, actor=_actor(actor), limit=limit))
+    )
+    _tell("discarded", dead_filter, resolved)
+
+
+def _filter(
+    dead_ids: Sequence[int] | None,
+    group: str,
+    tenant: str | None,
+    event_type: str | None,
+    category: DeadCategory | None,
+    *,
+    everything: bool,
+) -> DeadFilter:
+    if not (dead_ids or tenant or event_type or category or everything):
+        raise ConfigError("dead letters: want ids, a filter or --all, got nothing")
+    ids = tuple(dead_ids) if dead_ids else None
+    return DeadFilter(group=group, ids=ids, tenant=tenant, type=event_type, category=category)
+
+
+def _actor(given: str | None) -> str:
+    return given or getpass.getuser()
+
+
+def _would(verb: str, dead_filter: DeadFilter, limit: int) -> int:
+    letters = asyncio.run(_list(dead_filter, limit))
+    typer.echo(f"would {verb} {len(letters)}: {', '.join(str(letter.id) for letter in letters) or 'none'}")
+    return len(letters)
+
+
+def _tell(done: str, dead_filter: DeadFilter, resolved: Resolved) -> None:
     for refusal in resolved.refused:
         typer.echo(f"{refusal.id} stays: {refusal.because}")
-    typer.echo(f"replayed {len(resolved.ids)}, refused {len(resolved.refused)}")
-    missing = set(dead_ids or ()) - set(resolved.ids) - {refusal.id for refusal in resolved.refused}
+    typer.echo(f"{done} {len(resolved.ids)}, refused {len(resolved.refused)}")
+    missing = set(dead_filter.ids or ()) - set(resolved.ids) - {refusal.id for refusal in resolved.refused}
     if missing:
         numbers = ", ".join(map(str, sorted(missing)))
-        raise ConfigError(f"replay: want open dead letters of group {group}, got no such: {numbers}")
+        raise ConfigError(f"want open dead letters of group {dead_filter.group}, got no such: {numbers}")
 
 
 async def _list(dead_filter: DeadFilter, limit: int) -> list[dead.DeadSummary]:
@@ -127,10 +177,10 @@ async def _show(dead_id: int, *, with_trace: bool) -> tuple[dead.DeadLetter, str
             return letter, await dead.trace(connection, dead_id) if with_trace else None
 
 
-async def _replay(dead_filter: DeadFilter, actor: str, limit: int, per_s: float | None) -> Resolved:
+async def _resolve(resolve: Callable[[Connection], Awaitable[Resolved]]) -> Resolved:
     async with await connect(database_url(), application_name="outbox") as connection:
         with store_errors():
-            return await replay(connection, dead_filter, actor=actor, limit=limit, per_s=per_s)
+            return await resolve(connection)
 
 
 def _table(letters: Sequence[dead.DeadSummary]) -> Table:
