@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn, TypeVar
 
+import psycopg
 import pytest
 
 from admin.embedded import PostgresNode
@@ -89,6 +90,11 @@ def database(postgres_node: Postgres) -> Iterator[str]:
 def migrated_database(postgres_node: Postgres, migrated_template: str) -> Iterator[str]:
     """The URL of a fresh database of the test's own with both migration chains applied."""
     with fresh_database(postgres_node, "migrated", template=migrated_template) as dsn:
+        with psycopg.connect(dsn) as connection:
+            # A copy is another database than its positions are of, and a relay would say so.
+            connection.execute(
+                "update outbox.origin set database_oid = here.database_oid from outbox.current_origin() here"
+            )
         yield dsn
 
 

@@ -1,0 +1,28 @@
+"""Rows of the log that tests need and say nothing about."""
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+from outbox.event import JSON, Event, Tier
+from relay.pieces import Row
+
+
+def row(seq: int, *, size_bytes: int = 2, tenant: str = "acme", tier: Tier = Tier.STANDARD) -> Row:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    event = Event(
+        id=UUID(int=seq),
+        tenant=tenant,
+        tier=tier,
+        type="t",
+        data_version=1,
+        source="test",
+        content_type=JSON,
+        payload=b"x" * size_bytes,
+        time=now,
+        ledger_time=now,
+    )
+    return Row(seq, event)
+
+
+def rows(count: int) -> list[Row]:
+    return [row(seq) for seq in range(1, count + 1)]
