@@ -21,7 +21,7 @@ from consumer import gate, work
 from consumer.connection import SlotConnection, finish_session
 from consumer.context import Context
 from consumer.delivery import Body, Refused, read_payload, trail_of
-from consumer.ledger import Ledger, State, is_marked, mark_of
+from consumer.ledger import Claim, Ledger, State, is_marked, mark_of
 from consumer.order import Turn
 from consumer.outcome import DeadLetter, Done, Drop, Outcome, Retry, Snooze, Throttled
 from consumer.registry import Handler, Role
@@ -143,8 +143,15 @@ class Attempts:
             turn = await gate.enter(connection, self._group, job.event, horizon=self._horizon)
             if not turn.may_run:
                 return Early(turn=turn)
-        mark = mark_of(self._group, job.handler.name)
-        taken = await self._claim(connection, job, mark)
+        mark = mark_of(self._group, job.handler.name) if job.handler.wants_session else None
+        claim = Claim(
+            event=job.event,
+            handler=job.handler.name,
+            mark=mark,
+            is_stored=job.owner is not None,
+            is_replay=job.is_replay,
+        )
+        taken = await self._ledger.claim(connection, claim)
         if isinstance(taken, State):
             return Known(state=taken)
         arguments = self._arguments(job, payload, attempt=taken)
@@ -154,13 +161,6 @@ class Attempts:
         if isinstance(result, Raised) and slot.is_lost and not isinstance(result.error, TimeoutError):
             return Interrupted(attempt=taken)
         return result
-
-    async def _claim(self, connection: Connection, job: Job, mark: str) -> int | State:
-        if job.owner is not None:
-            return await self._ledger.claim_stored(
-                connection, job.event, job.handler.name, mark=mark, is_replay=job.is_replay
-            )
-        return await self._ledger.claim(connection, job.event, job.handler.name, mark=mark)
 
     def _arguments(self, job: Job, payload: object, *, attempt: int) -> dict[str, object]:
         arguments: dict[str, object] = {}
@@ -188,7 +188,7 @@ class _Finish:
     """Ends an attempt whose handler has returned, while its session, if it had one, is still there."""
 
     def __init__(
-        self, group: str, connection: Connection, job: Job, *, mark: str, attempt: int, skips_dead: bool
+        self, group: str, connection: Connection, job: Job, *, mark: str | None, attempt: int, skips_dead: bool
     ) -> None:
         self._group = group
         self._connection = connection
@@ -263,12 +263,18 @@ async def _invoke(job: Job, arguments: dict[str, object]) -> object:
             return handler.function(**arguments)
 
     async def run() -> object:
-        with _scopes(job.event):
-            return await cast("Awaitable[object]", handler.function(**arguments))
+        try:
+            with _scopes(job.event):
+                return await cast("Awaitable[object]", handler.function(**arguments))
+        except SystemExit as error:  # it would leave a task by way of the event loop, and end that
+            return error
 
     async with asyncio.timeout(handler.deadline_s):
         # A task of its own: context variables that a handler sets must not reach the next event.
-        return await asyncio.create_task(run(), name=handler.name)
+        returned = await asyncio.create_task(run(), name=handler.name)
+    if isinstance(returned, SystemExit):
+        raise returned
+    return returned
 
 
 async def _invoke_with(job: Job, arguments: dict[str, object], session: AsyncSession) -> object:

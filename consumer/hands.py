@@ -65,6 +65,7 @@ class Hands:
         self._twins: dict[UUID, list[int]] = {}
         self._lines: dict[Key, _Line] = {}
         self._waiting: dict[Tier, Counter[str]] = {tier: Counter() for tier in Tier}
+        self._waiting_total = 0
 
     def __len__(self) -> int:
         return len(self._held)
@@ -96,11 +97,11 @@ class Hands:
         self._scheduler.offer(
             Work(ident=item.ident, tier=item.lane.tier, tenant=item.lane.tenant, type=event_type, lane=lane)
         )
-        self._waiting[item.lane.tier][lane] += 1
+        self._count_in(self._held[item.ident])
 
     def next(self, now: float) -> Item | None:
         """Start and return the item whose turn it is, if a slot is free for one."""
-        while (grant := self._scheduler.take()) is not None:
+        while self._waiting_total and (grant := self._scheduler.take()) is not None:
             ident = grant.item.ident
             assert isinstance(ident, int)  # noqa: S101 - it is what we offered
             held = self._held[ident]
@@ -113,12 +114,14 @@ class Hands:
             self._scheduler.hold(ident, cost=0)
         return None
 
-    def done(self, item: Item) -> None:
-        """*item*, which ran, is settled."""
+    def done(self, item: Item) -> bool:
+        """*item*, which ran, is settled. Whether others, that it held back, wait for a slot now."""
         held = self._stop(item)
         self._scheduler.done(item.ident)
         self._forget(held)
+        waiting = self._waiting_total
         self._wake(held)
+        return self._waiting_total > waiting
 
     def hold(self, item: Item, now: float) -> None:
         """*item*, which ran, came too early: it waits for another of its key, without a slot."""
@@ -277,7 +280,7 @@ class Hands:
     def _wait_again(self, held: _Held) -> None:
         held.place = Place.WAITING
         self._scheduler.release(held.item.ident)
-        self._waiting[held.item.lane.tier][held.lane] += 1
+        self._count_in(held)
 
     def _is_overdue(self, held: _Held, now: float) -> bool:
         if held.place not in {Place.WAITING, Place.BEHIND}:
@@ -300,7 +303,12 @@ class Hands:
             if idents is not None:
                 idents.discard(held.item.ident)
 
+    def _count_in(self, held: _Held) -> None:
+        self._waiting_total += 1
+        self._waiting[held.item.lane.tier][held.lane] += 1
+
     def _count_out(self, held: _Held) -> None:
+        self._waiting_total -= 1
         waiting = self._waiting[held.item.lane.tier]
         waiting[held.lane] -= 1
         if waiting[held.lane] == 0:

@@ -13,6 +13,7 @@ from consumer.hands import Hands
 from outbox.event import Tier
 from outbox.naming import Lane
 
+_TIERS: Final = tuple(Tier)
 _AGAIN_S: Final = 5.0
 _AGAIN_MAX_S: Final = 60.0
 
@@ -82,7 +83,7 @@ class Lanes:
     def hungry(self) -> list[tuple[str, int]]:
         """The queues that deserve an extra consumer now, each with its prefetch. Ask when no slot found work."""
         found = []
-        for tier in Tier:
+        for tier in _TIERS:
             room = self._scheduler.room(tier)
             for queue in self._scheduler.hungry(tier, most=room, unsettled_min=self.prefetch) if room else ():
                 if queue not in self._extras and queue in self._known:

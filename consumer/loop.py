@@ -217,7 +217,7 @@ class Engine:
                 self.hands.done(item)
             except Exception as error:  # noqa: BLE001 - a bug of ours must neither end the slot nor charge the event
                 report = report_of(error)
-                self._log.error("delivery not handled", event_id=str(item.event_id), error=report.error_class)
+                self._log.error("delivery not handled", event_id=str(item.event_id), error=report.message, trace=report.trace)
                 self._trouble(item)
             else:
                 self._ended(item, walked)
@@ -258,11 +258,9 @@ class Engine:
     def _ended(self, item: Item, walked: Held | Settled) -> None:
         if isinstance(walked, Held):
             self.hands.hold(item, time.monotonic())
-        else:
-            self.settle(item, walked)
-            self.hands.done(item)
-        # What this one held back may start in another slot.
-        if self._idle:
+            return
+        self.settle(item, walked)
+        if self.hands.done(item) and self._idle:  # this slot takes one of them, others may take more
             self._dispatch()
 
     def _trouble(self, item: Item) -> None:

@@ -78,6 +78,7 @@ class Path:
         self._now = now
         self._rng = rng
         self._log = structlog.get_logger("consumer.delivery")
+        self._gate = logging.getLogger("consumer.delivery")
 
     async def walk(self, slot: Slot, item: Item) -> Walked:
         """Take *item* as far as it goes now.
@@ -192,6 +193,8 @@ class Path:
 
     def _tell(self, item: Item, settled: Settled, **details: object) -> Settled:
         level = _LEVELS.get(settled.outcome, logging.INFO)
+        if not self._gate.isEnabledFor(level):  # before the fields are put together: this is the hot path
+            return settled
         self._log.log(
             level,
             "delivery settled",
