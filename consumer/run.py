@@ -148,6 +148,8 @@ async def _assemble(
         stack.push_async_callback(slot.close)
     parking = SlotConnection(database)
     stack.push_async_callback(parking.close)
+    # An engine's first connection sets it up, behind a lock of one event loop: made before sync slots bring theirs.
+    await parking.open()
     pump = Pump(
         engine=engine,
         path=path,
