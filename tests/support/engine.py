@@ -151,6 +151,7 @@ class Rig:
         self.queues = queues
         self.consumer = Consumer(GROUP)
         self.limits = replace(Limits(), lease_s=3.0, drain_s=10.0)
+        self.queue_kind: topology.QueueKind = "quorum"
         self._lanes: set[Lane] = set()
         self._processes: list[Process] = []
 
@@ -175,6 +176,7 @@ class Rig:
             database_url or self.database_url,
             stop=stop,
             limits=self.limits,
+            queue_kind=self.queue_kind,
             readiness=readiness,
         )
         process = Process(asyncio.create_task(running), stop, readiness)
