@@ -217,7 +217,8 @@ class Engine:
                 self.hands.done(item)
             except Exception as error:  # noqa: BLE001 - a bug of ours must neither end the slot nor charge the event
                 report = report_of(error)
-                self._log.error("delivery not handled", event_id=str(item.event_id), error=report.message, trace=report.trace)
+                event_id = str(item.event_id)
+                self._log.error("delivery not handled", event_id=event_id, error=report.message, trace=report.trace)
                 self._trouble(item)
             else:
                 self._ended(item, walked)

@@ -22,11 +22,12 @@ class EngineCollector(Collector):
         """Outcomes since the start, and what is in hand now."""
         engine = self._readiness.engine
         settled = CounterMetricFamily(f"{_PREFIX}settled", "Deliveries settled since the start.", labels=["outcome"])
+        for outcome, count in engine.outcomes.items() if engine is not None else ():
+            settled.add_metric([outcome], count)
+        # Only now: what is yielded is written out before the next line runs.
         yield settled
         if engine is None:
             return
-        for outcome, count in engine.outcomes.items():
-            settled.add_metric([outcome], count)
         gauges = {
             "running": (engine.hands.running, "Handlers that run."),
             "in_hand": (len(engine.hands), "Events that are unsettled here, running ones included."),
