@@ -36,8 +36,8 @@ SELECT st.group_name, st.tier, st.tenant, st.tenant_hash, st.bucket, st.lo::text
 FROM outbox.stream st
 JOIN unnest(%s::text[], %s::smallint[]) AS own (group_name, bucket) USING (group_name, bucket)"""
 
-_NEXT_EXPIRY: Final[LiteralString] = """
-SELECT extract(epoch FROM min(expires_at) - clock_timestamp())::float8 FROM outbox.bucket WHERE token <> %s"""
+_HAS_FREE: Final[LiteralString] = """
+SELECT EXISTS (SELECT FROM outbox.bucket WHERE token <> %s AND expires_at < statement_timestamp())"""
 
 _RELEASE: Final[LiteralString] = "UPDATE outbox.bucket SET expires_at = '-infinity' WHERE token = %s"
 
@@ -48,8 +48,6 @@ class Taken:
 
     bases: Sequence[tuple[str, int, str]]
     streams: Sequence[StreamPosition]
-    next_expiry_s: float | None
-    """When the next lease of somebody else runs out, unless it is renewed; None if there is none."""
 
 
 async def new_token(connection: Connection, *, within_s: float) -> int:
@@ -106,8 +104,14 @@ async def take(
                     await connection.execute(_STREAMS, own)
                 ).fetchall()
             ]
-        row = await (await connection.execute(_NEXT_EXPIRY, (token,))).fetchone()
-    return Taken(bases=bases, streams=streams, next_expiry_s=row[0] if row else None)
+    return Taken(bases=bases, streams=streams)
+
+
+async def has_free(connection: Connection, token: int, *, within_s: float) -> bool:
+    """Whether ``take`` would find something."""
+    async with deadline(connection, within_s):
+        row = await (await connection.execute(_HAS_FREE, (token,))).fetchone()
+    return row is not None and bool(row[0])
 
 
 async def release(connection: Connection, token: int, *, within_s: float) -> None:

@@ -45,6 +45,7 @@ class Polled:
     has_found: bool
     has_scheduled: bool
     has_deferred: bool
+    has_free: bool
 
 
 class Reader:
@@ -65,18 +66,28 @@ class Reader:
         """Whether a large window is being read."""
         return bool(self._beside)
 
-    async def poll(self, *, look: bool) -> Polled:
-        """Read what has become visible since the bases, and move them. With *look*, also ask what is due."""
+    async def poll(self, *, look_as: int | None) -> Polled:
+        """Read what has become visible since the bases, and move them.
+
+        Args:
+            look_as: also ask what is due, and what is free to be taken by the owner of this token.
+        """
         hi: str | None = None
-        polled = Polled(has_found=False, has_scheduled=False, has_deferred=False)
+        polled = Polled(has_found=False, has_scheduled=False, has_deferred=False, has_free=False)
         for cohort in [one for one in self._backlog.cohorts if not one.is_busy]:
             window = await ringlog.window(
-                self._sessions.hot, cohort.base, hi, cohort.buckets, self._bounds, look=look and hi is None
+                self._sessions.hot,
+                cohort.base,
+                hi,
+                cohort.buckets,
+                self._bounds,
+                look_as=look_as if hi is None else None,
             )
             polled = Polled(
                 has_found=polled.has_found or window.parts is None or bool(window.parts),
                 has_scheduled=polled.has_scheduled or window.has_scheduled,
                 has_deferred=polled.has_deferred or window.has_deferred,
+                has_free=polled.has_free or window.has_free,
             )
             hi = window.hi
             if window.parts is None:

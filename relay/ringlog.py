@@ -43,6 +43,8 @@ SELECT CASE WHEN e.seq IS NULL OR e.seq = t.first_seq THEN s.hi::text END, t.is_
        %(look)s::boolean AND EXISTS (SELECT FROM outbox.scheduled WHERE due_at <= statement_timestamp()),
        %(look)s::boolean AND EXISTS (
            SELECT FROM outbox.deferred WHERE state = 'retry' AND due_at <= statement_timestamp()),
+       %(look)s::boolean AND EXISTS (
+           SELECT FROM outbox.bucket WHERE token <> %(token)s::bigint AND expires_at < statement_timestamp()),
        e.*
 FROM s CROSS JOIN t LEFT JOIN (
     SELECT e.* FROM w CROSS JOIN LATERAL (
@@ -107,6 +109,8 @@ class Window:
     """Events wait whose due time has come."""
     has_deferred: bool
     """Deferred events wait whose next try has come."""
+    has_free: bool
+    """Buckets wait for an owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,22 +142,36 @@ async def snapshot(connection: Connection, *, within_s: float) -> str:
 
 
 async def window(
-    connection: Connection, lo: str, hi: str | None, buckets: Sequence[int], bounds: Bounds, *, look: bool = False
+    connection: Connection,
+    lo: str,
+    hi: str | None,
+    buckets: Sequence[int],
+    bounds: Bounds,
+    *,
+    look_as: int | None = None,
 ) -> Window:
     """Read window ``(lo, hi]`` of *buckets*, or up to this statement's own snapshot when *hi* is None.
 
     Args:
-        look: also say whether scheduled and deferred events are due.
+        look_as: also say whether anything is due, or free to be taken by the owner of this token.
     """
     parameters = {
-        "lo": lo, "hi": hi, "buckets": list(buckets), "rows": bounds.rows, "bytes": bounds.bytes, "look": look
-    }  # fmt: skip
+        "lo": lo,
+        "hi": hi,
+        "buckets": list(buckets),
+        "rows": bounds.rows,
+        "bytes": bounds.bytes,
+        "look": look_as is not None,
+        "token": look_as,
+    }
     async with deadline(connection, bounds.seconds), connection.cursor(binary=True) as cursor:
         await cursor.execute(_WINDOW, parameters)
         rows = await cursor.fetchall()
-    reached, is_large, has_scheduled, has_deferred, first_seq, *_ = rows[0]
+    reached, is_large, has_scheduled, has_deferred, has_free, first_seq, *_ = rows[0]
     parts = None if is_large else [] if first_seq is None else _parts(rows)
-    return Window(hi=reached, parts=parts, has_scheduled=has_scheduled, has_deferred=has_deferred)
+    return Window(
+        hi=reached, parts=parts, has_scheduled=has_scheduled, has_deferred=has_deferred, has_free=bool(has_free)
+    )
 
 
 async def survey(
@@ -210,11 +228,11 @@ def _parts(rows: Sequence[tuple[Any, ...]]) -> list[Part]:
     """One part per tier and tenant, from a window's rows in ``seq`` order."""
     by_tenant: dict[tuple[int, str], tuple[int, int, list[Row]]] = {}
     for row in rows:
-        event = event_of(row[7:])
+        event = event_of(row[8:])
         mine = by_tenant.get((event.tier, event.tenant))
         if mine is None:
-            mine = by_tenant[event.tier, event.tenant] = (row[6], row[5], [])
-        mine[2].append(Row(row[4], event))
+            mine = by_tenant[event.tier, event.tenant] = (row[7], row[6], [])
+        mine[2].append(Row(row[5], event))
     return [
         Part(
             tier=TIERS[tier],

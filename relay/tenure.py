@@ -119,19 +119,32 @@ class Tenure:
 
     async def _look(self, now: float) -> None:
         """Poll the log when it is time and there is room, and see to what is due."""
-        if not self._owned or not self._sender.has_room or now < self._poll_at():
+        if not self._owned:
+            await self._look_for_buckets(now)
+            return
+        if not self._sender.has_room or now < self._poll_at():
             return
         look = now >= self._looked_at + _LOOK_EVERY_S
         self._polled_at = now
-        polled = await self._reader.poll(look=look)
+        polled = await self._reader.poll(look_as=self.token if look else None)
         if polled.has_found:
             self._found_at = now
         if look:
             self._looked_at = now
+        if polled.has_free:
+            self._lease_at = now
         if polled.has_scheduled:
             await self._move_scheduled()
         if polled.has_deferred:
             await self._retry_deferred()
+
+    async def _look_for_buckets(self, now: float) -> None:
+        if now < self._looked_at + _LOOK_EVERY_S:
+            return
+        self._looked_at = now
+        async with self._sessions.writing() as connection:
+            if await leases.has_free(connection, self.token, within_s=self._limits.wait_s):
+                self._lease_at = now
 
     async def _move_scheduled(self) -> None:
         async with self._sessions.writing() as connection:
@@ -181,10 +194,7 @@ class Tenure:
             )
         # From before the question: the database's clock started the lease after that.
         self._lease_until = asked_at + limits.lease_s - _MARGIN_S
-        next_expiry_s = (
-            limits.wait_s if taken.next_expiry_s is None else max(taken.next_expiry_s + _MARGIN_S, _MARGIN_S)
-        )
-        self._lease_at = asked_at + min(limits.wait_s, next_expiry_s)
+        self._lease_at = asked_at + limits.wait_s
         if taken.bases:
             self._owned += len(taken.bases)
             self._gauges.takeovers += 1

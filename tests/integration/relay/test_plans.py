@@ -1,0 +1,96 @@
+"""The relay's plans do not depend on what the tables held when they were made."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from outbox.event import Tier
+from outbox.naming import Lane, bucket_of, tenant_hash
+from relay import ringlog, store
+from relay.pieces import Piece, Stream
+from relay.ringlog import Bounds
+from tests.integration.relay.running import App, emit
+
+BOUNDS = Bounds(rows=1000, bytes=1 << 24, seconds=10.0)
+EVERY = list(range(64))
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+async def plan_of(connection: store.Connection, mark: str, arguments: str) -> list[dict[str, Any]]:
+    """The nodes of the prepared statement whose text holds *mark*, as it runs now."""
+    row = await (
+        await connection.execute("select name from pg_prepared_statements where position(%s in statement) > 0", (mark,))
+    ).fetchone()
+    assert row is not None
+    found = await (
+        await connection.execute(f'explain (analyze, timing off, format json) execute "{row[0]}"({arguments})')
+    ).fetchone()
+    assert found is not None
+    plan = found[0] if isinstance(found[0], list) else json.loads(found[0])
+    return list(nodes(plan[0]["Plan"]))
+
+
+def check(plan: list[dict[str, Any]], *, index: str, rows_max: int) -> None:
+    """Events are found by *index* alone, and no scan brings rows that the statement did not ask for."""
+    scans = [node for node in plan if node.get("Relation Name", "").startswith("event_")]
+    assert scans
+    for node in scans:
+        assert node["Node Type"] == "Index Scan", node
+        assert node["Index Name"].endswith(index), node
+        removed = node.get("Rows Removed by Filter", 0)
+        assert node["Actual Rows"] * node["Actual Loops"] + removed <= rows_max, node
+    assert not {node["Node Type"] for node in plan} & {"Hash Join", "Merge Join", "Gather", "Bitmap Heap Scan"}
+
+
+@pytest.mark.parametrize("is_filled_first", [False, True])
+async def test_plans_made_on_empty_partitions_stay_right_when_these_are_full(
+    url: str, app: App, *, is_filled_first: bool
+) -> None:
+    """A plan for an empty partition reads it from end to end; one is prepared, the ring turns, and it is full."""
+    connection = await store.connect(url, store.FIXED_PLANS, connect_s=5.0, statement_s=10.0)
+    if is_filled_first:
+        _fill(app, 20_000)
+    lo = await ringlog.snapshot(connection, within_s=5.0)
+    tenant = "tenant-7"
+    hashed = tenant_hash(tenant)
+    stream = Stream(
+        lane=Lane(group="default", tier=Tier.BULK, tenant=tenant), tenant_hash=hashed, bucket=bucket_of(hashed)
+    )
+    piece = Piece(lo="1:1:", hi=lo, after=0, z=1 << 40)
+    for _ in range(10):  # beyond the number of runs after which a server may choose a generic plan
+        await ringlog.window(connection, lo, None, EVERY, BOUNDS, look_as=1)
+        await ringlog.rows_of(connection, stream, piece, 0, BOUNDS)
+        await ringlog.survey(connection, lo, lo, EVERY, within_s=5.0)
+    if not is_filled_first:
+        _fill(app, 20_000)
+    app.execute("analyze outbox.event")
+    app.commit()
+    lo = await ringlog.snapshot(connection, within_s=5.0)
+    emit(app, tenant, tier=Tier.BULK, count=10)
+    app.commit()
+    hi = await ringlog.snapshot(connection, within_s=5.0)
+
+    buckets = "'{" + ",".join(map(str, EVERY)) + "}'"
+    window = await plan_of(connection, "is_large", f"'{lo}', '{hi}', {buckets}, 1000, 16777216, true, 1")
+    new = [node for node in window if node.get("Index Name", "").endswith("_xid")]
+    bodies = [node for node in window if node.get("Index Name", "").endswith("_tenant")]
+    check(new, index="_xid", rows_max=10)
+    check(bodies, index="_tenant", rows_max=10)
+    check(await plan_of(connection, "min(seq) - 1, max(seq)", f"'{hi}', '{lo}', {buckets}"), index="_xid", rows_max=10)
+    of_lane = 200 + 10
+    arguments = f"{hashed}, 0, {1 << 40}, 2, '{tenant}', '1:1:', '{hi}', 1000, 16777216"
+    check(await plan_of(connection, "so_far", arguments), index="_tenant", rows_max=of_lane)
+    await store.close(connection)
+
+
+def _fill(app: App, events: int) -> None:
+    for number in range(100):
+        emit(app, f"tenant-{number}", tier=Tier.BULK, count=events // 100)
+    app.commit()

@@ -1,0 +1,82 @@
+"""What ``outbox-relay status`` tells, as values, text and JSON."""
+
+import io
+import json
+
+from rich.console import Console
+
+from outbox.event import Tier
+from outbox.inprocess import InProcessBroker
+from relay import status
+from relay.status_text import as_json, render
+from tests.integration.relay.faulty_publisher import FaultyPublisher
+from tests.integration.relay.running import App, arrived, emit, running, schedule
+
+
+async def test_without_a_relay_status_counts_what_waits_and_says_to_start_one(url: str, app: App) -> None:
+    emit(app, "a", tier=Tier.BULK, count=7)
+    emit(app, "b", tier=Tier.INTERACTIVE, count=2)
+    schedule(app, due_in_s=-5.0)
+    schedule(app, due_in_s=500.0)
+    app.commit()
+    found = await status.read(url)
+    (group,) = found.groups
+    assert [(lag.tier, lag.events, lag.tenants) for lag in group.lag] == [(Tier.INTERACTIVE, 2, 1), (Tier.BULK, 7, 1)]
+    assert all(0 <= lag.oldest_s < 60 for lag in group.lag)
+    assert (found.leases, found.free_buckets) == ([], 64)
+    assert (found.scheduled, found.scheduled_due) == (2, 1)
+    assert status.problems(found) == ["no relay is running, and 9 events wait: start outbox-relay"]
+
+
+async def test_with_a_relay_status_shows_leases_and_nothing_waiting(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    async with running(url, broker) as relay:
+        events = emit(app, count=50)
+        app.commit()
+        await arrived(broker, events)
+        await relay.sees(lambda gauges: gauges.unpersisted == 0)
+        found = await status.read(url)
+    assert [lease.buckets for lease in found.leases] == [64]
+    assert found.free_buckets == 0
+    assert [group.lag for group in found.groups] == [[]]
+    assert status.problems(found) == []
+
+
+async def test_a_tenant_that_is_behind_is_counted_from_its_own_position(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    publisher = FaultyPublisher(broker)
+    publisher.is_silent = lambda outgoing: outgoing.lane.tenant == "silent"
+    async with running(url, broker, publisher=publisher) as relay:
+        emit(app, "silent", count=10)
+        app.commit()
+        await relay.sees(lambda gauges: gauges.in_flight == 10)
+        others = emit(app, count=10)
+        app.commit()
+        await arrived(broker, others)
+        await relay.sees(lambda gauges: gauges.unpersisted == 10)
+        found = await status.read(url)
+    (lag,) = found.groups[0].lag
+    assert (lag.events, lag.tenants, lag.streams) == (10, 1, 1)
+
+
+async def test_status_as_json_and_as_text_say_the_same(url: str, app: App) -> None:
+    emit(app, "a", tier=Tier.BULK, count=7)
+    app.execute(
+        """insert into outbox.deferred (group_name, state, category, reason, attempts, due_at, id, bucket, tier, tenant,
+               tenant_hash, type, data_version, source, content_type, payload)
+           select 'default', 'dead', 'too_large', 'r', 1, now(), id, bucket, tier, tenant, tenant_hash, type,
+               data_version, source, content_type, payload from outbox.event limit 1"""
+    )
+    app.commit()
+    found = await status.read(url)
+    told = json.loads(as_json(found))
+    assert told["groups"][0]["lag"][0]["tier"] == "bulk"
+    assert told["groups"][0]["lag"][0]["events"] == 7
+    assert told["groups"][0]["deferred"][0]["category"] == "too_large"
+    assert told["problems"] == status.problems(found)
+    text = io.StringIO()
+    Console(file=text, width=200).print(render(found))
+    for problem in told["problems"]:
+        assert problem in text.getvalue()

@@ -1,0 +1,143 @@
+"""Leases: one owner at a time, the next one takes over what it left, and a former owner can move nothing."""
+
+import asyncio
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from outbox.errors import LeaseLost
+from outbox.inprocess import InProcessBroker
+from relay import leases, positions, store
+from relay.backlog import Positions
+from relay.limits import Limits
+from relay.memory import MemoryPublisher
+from tests.integration.relay.faulty_publisher import FaultyPublisher
+from tests.integration.relay.running import QUICK, App, arrived, emit, queued, running, start
+
+NOTHING = Positions(bases=(), streams=(), caught_up=(), settled=0)
+SLOW_TO_PERSIST = replace(QUICK, persist_s=30.0)
+
+
+async def test_a_second_relay_idles_and_takes_over_once_the_leases_of_a_crashed_one_expire(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    async with running(url, broker) as first:
+        second = start(url, MemoryPublisher(broker))
+        await second.sees(lambda gauges: gauges.is_broker_up)
+        assert second.gauges.owned == 0
+        await first.crash()
+        events = emit(app, count=20)
+        app.commit()
+        async with asyncio.timeout(QUICK.lease_s + 2.0):
+            await second.owns()
+        await arrived(broker, events)
+        await second.crash()
+    assert queued(broker) == events
+
+
+async def test_a_planned_shutdown_waits_for_confirms_persists_and_hands_over_at_once(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    """janbjorge/pgqueuer#630, #475: what was picked and not finished stayed picked."""
+    patient = Limits(lease_s=60.0)
+    async with running(url, broker, limits=patient) as first:
+        events = emit(app, count=3000)
+        app.commit()
+        await first.sees(lambda gauges: gauges.published > 0)
+        second = start(url, MemoryPublisher(broker), limits=patient)
+        await second.sees(lambda gauges: gauges.is_store_up)
+        await first.hand_over()
+        assert first.gauges.in_flight == 0
+        third = start(url, MemoryPublisher(broker), limits=patient)
+        async with asyncio.timeout(10):  # far less than the lease
+            await third.owns()
+        await arrived(broker, events)
+        await second.crash()
+        await third.crash()
+    assert queued(broker) == events  # handed over, so nothing came twice
+
+
+async def test_a_crash_in_mid_batch_loses_nothing_and_repeats_at_most_the_window(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    """janbjorge/pgqueuer#630."""
+    events = emit(app, count=3000)
+    app.commit()
+    small = replace(SLOW_TO_PERSIST, window=500, lease_s=3.0)
+    async with running(url, broker, limits=small) as relay:
+        await relay.sees(lambda gauges: gauges.published >= 300)
+        await relay.crash()
+    async with running(url, broker):
+        await arrived(broker, events)
+    repeated = len(queued(broker)) - len(events)
+    assert 0 < repeated <= small.window
+    assert list(dict.fromkeys(queued(broker))) == events
+
+
+async def test_a_frozen_owner_that_wakes_after_its_lease_moves_no_position(url: str) -> None:
+    """namastack/namastack-outbox#75, #204."""
+    connection = await store.connect(url, store.FIXED_PLANS, connect_s=5.0, statement_s=5.0)
+    frozen = await leases.new_token(connection, within_s=5.0)
+    await leases.take(connection, frozen, former=(), owned=0, lease_s=0.0, within_s=5.0)
+    awake = await leases.new_token(connection, within_s=5.0)
+    taken = await leases.take(connection, awake, former=(), owned=0, lease_s=60.0, within_s=5.0)
+    assert len(taken.bases) == 64
+    group, bucket, base = taken.bases[0]
+    moved = replace(NOTHING, bases=[(group, bucket, "1:1:")])
+    with pytest.raises(LeaseLost):
+        await positions.persist(connection, frozen, moved, positions.Findings(), owned=64, within_s=5.0)
+    with pytest.raises(LeaseLost):
+        await leases.take(connection, frozen, former=(), owned=64, lease_s=60.0, within_s=5.0)
+    row = await (
+        await connection.execute("select count(*) from outbox.bucket where token = %s and lo::text = %s", (awake, base))
+    ).fetchone()
+    assert row == (64,)
+    await store.close(connection)
+
+
+async def test_an_owner_whose_buckets_were_taken_forgets_what_it_holds_and_publishes_no_more_of_it(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    """AlexeyRaga/kafkaflow-contrib#24."""
+    publisher = FaultyPublisher(broker)
+    async with running(url, broker, publisher=publisher) as relay:
+        await relay.sees(lambda gauges: gauges.is_broker_up)
+        publisher.is_silent = lambda _: True
+        emit(app, count=100)
+        app.commit()
+        await relay.sees(lambda gauges: gauges.in_flight == 100)
+        app.execute("update outbox.bucket set token = 0, expires_at = 'infinity'")  # somebody else's now
+        app.commit()
+        await relay.sees(lambda gauges: gauges.leases_lost == 1)
+        await relay.sees(lambda gauges: gauges.is_broker_up)
+        assert relay.gauges.in_flight == 0
+        assert len(publisher.sent) == 100
+
+
+async def test_a_lost_database_session_takes_its_own_buckets_back_without_waiting_for_their_leases(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    patient = Limits(lease_s=60.0)
+    async with running(url, broker, limits=patient) as relay:
+        app.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where application_name = 'outbox-relay' and datname = current_database()"
+        )
+        events = emit(app)
+        app.commit()
+        await relay.sees(lambda gauges: gauges.store_losses == 1)
+        async with asyncio.timeout(10):
+            await arrived(broker, events)
+        assert relay.gauges.takeovers == 2
+
+
+async def test_a_takeover_skips_rows_that_another_takes_at_this_moment(url: str) -> None:
+    """Waiting for them while holding others would deadlock two relays that start together."""
+    connection = await store.connect(url, store.FIXED_PLANS, connect_s=5.0, statement_s=5.0)
+    token = await leases.new_token(connection, within_s=5.0)
+    with psycopg.connect(url) as rival:
+        rival.execute("update outbox.bucket set token = -1 where bucket < 10")
+        taken = await leases.take(connection, token, former=(), owned=0, lease_s=60.0, within_s=5.0)
+        assert sorted(bucket for _, bucket, _ in taken.bases) == list(range(10, 64))
+    await store.close(connection)
