@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias, cast
+from typing import Final, TypeAlias, cast
 from uuid import UUID
 
 import psycopg
@@ -30,6 +30,8 @@ from outbox.errors import LeaseLost, PermanentError, StoreUnavailable
 from outbox.event import Event
 from outbox.tenancy import tenant_scope
 from outbox.trail import trail_scope
+
+_CLAIM_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +153,7 @@ class Attempts:
             is_stored=job.owner is not None,
             is_replay=job.is_replay,
         )
-        taken = await self._ledger.claim(connection, claim)
+        taken = await self._claim(connection, claim)
         if isinstance(taken, State):
             return Known(state=taken)
         arguments = self._arguments(job, payload, attempt=taken)
@@ -161,6 +163,14 @@ class Attempts:
         if isinstance(result, Raised) and slot.is_lost and not isinstance(result.error, TimeoutError):
             return Interrupted(attempt=taken)
         return result
+
+    async def _claim(self, connection: Connection, claim: Claim) -> int | State:
+        """Claim, but wait for a twin only so long: a frozen process would take one of our slots for each of its own."""
+        try:
+            async with asyncio.timeout(_CLAIM_S):
+                return await self._ledger.claim(connection, claim)
+        except TimeoutError:
+            return State.RUNNING
 
     def _arguments(self, job: Job, payload: object, *, attempt: int) -> dict[str, object]:
         arguments: dict[str, object] = {}

@@ -130,18 +130,20 @@ class Books:
         """Write one work row for all of *pending*, or remove the one there is."""
         if pending:
             failed = next((fate for fate in pending if fate.what is not None), None)
+            is_retry = any(fate.reason is Reason.RETRY for fate in pending)
             row = NewWork(
                 group=self._group,
                 event_id=event.id,
                 stored=item.stored(),
-                reason=Reason.RETRY if any(fate.reason is Reason.RETRY for fate in pending) else Reason.HELD,
+                reason=Reason.RETRY if is_retry else Reason.HELD,
                 # The longest: a wait that another system asked for is never cut short.
                 delay_s=max(fate.wait_s for fate in pending),
                 attempts=max(fate.attempts for fate in pending),
                 handlers=tuple(fate.handler for fate in pending),
                 last_error=None if failed is None else _report(item, failed.what or "").message,
             )
-            await work.put(connection, [row], owner=item.owner)
+            # What only has to wait must not undo the row that another delivery of it has written.
+            await (work.put if is_retry else work.park)(connection, [row], owner=item.owner)
         elif item.owner is not None:
             await work.finish(connection, self._group, [event.id], owner=item.owner)
 

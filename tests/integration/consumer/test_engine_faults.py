@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -235,12 +236,14 @@ async def test_a_failure_that_cannot_be_written_down_is_tried_again(rig: Rig) ->
     @rig.consumer.on(OrderPlaced, policy=AT_ONCE)
     async def bill(event: OrderPlaced, ctx: Context, session: AsyncSession) -> Outcome | None:
         runs.append(ctx.attempt)
-        if len(runs) == 1:
-            rig.execute("ALTER TABLE consumer.work RENAME TO gone")
-        elif len(runs) == 2:
-            rig.execute("ALTER TABLE consumer.gone RENAME TO work")
+        if len(runs) == 2:
+            rig.execute("DROP TRIGGER refuse ON consumer.work")
         return Retry() if len(runs) < 3 else None
 
+    rig.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''full''; END';"
+        "CREATE TRIGGER refuse BEFORE INSERT ON consumer.work EXECUTE FUNCTION refuse()"
+    )
     await rig.start()
     await rig.publish(an_event())
     await rig.until(lambda: rig.states() == [("bill", "done", 2)])
@@ -334,3 +337,31 @@ async def test_readiness_is_red_while_the_broker_is_away(rig: Rig) -> None:
     inner.is_down = False
     await rig.until(process.is_ready)
     await rig.until(lambda: rig.effects() == ["billed"])
+
+
+async def test_an_event_that_a_frozen_process_has_holds_no_slot_elsewhere(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is stopped, not dead, keeps its transactions open."""
+    monkeypatch.setattr("consumer.attempt._CLAIM_S", 0.2)
+
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced, session: AsyncSession) -> None:
+        await session.execute(INSERT, {"note": str(event.order_id)})
+
+    event = an_event(7)
+    with psycopg.connect(rig.database_url) as frozen:
+        slot = int(event.ledger_time.timestamp() // 86_400) % 16
+        frozen.execute(
+            f"INSERT INTO consumer.ledger_{slot} (slot, group_name, event_id, handler, tenant, state, attempts)"
+            " VALUES (%s, 'billing', %s, 'bill', 'acme', 'done', 1)",
+            (slot, event.id),
+        )
+        await rig.start()
+        await rig.publish(event)
+        await rig.until(lambda: rig.rows("SELECT reason FROM consumer.work") == [("held",)])
+        await rig.until_settled()
+        frozen.rollback()
+    rig.execute("UPDATE consumer.work SET due_at = now()")
+    await rig.until(lambda: rig.effects() == ["7"])
+    await rig.until(lambda: rig.count("consumer.work") == 0)
