@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextvars import ContextVar
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,7 +15,7 @@ from sqlalchemy.orm import Session
 from consumer import Consumer, Context, DeadLetter, Drop, Outcome, Policy, Retry, Snooze
 from consumer.dead_list import DeadFilter
 from consumer.replay import replay
-from outbox import topology
+from outbox import Outbox, topology
 from outbox.event import EventModel, Ordering, Tier
 from outbox.wire import encode
 from tests.integration.consumer.conftest import Connect
@@ -278,7 +279,8 @@ async def test_a_secret_in_a_payload_reaches_no_dead_letters_text_and_no_log(
     await rig.until_settled()
     told = str(
         rig.rows(
-            "SELECT category, error_class, message, fingerprint, trace FROM consumer.dead LEFT JOIN consumer.dead_trace ON dead_id = id"
+            "SELECT category, error_class, message, fingerprint, trace"
+            " FROM consumer.dead LEFT JOIN consumer.dead_trace ON dead_id = id"
         )
     )
     assert canary not in told
@@ -311,6 +313,80 @@ async def test_nothing_is_acked_as_done_without_its_ledger_row(rig: Rig) -> None
     await rig.until_settled()
     assert rig.effects() == []
     assert rig.value("SELECT count(*) FROM consumer.ledger WHERE state = 'dead'") == 8
+
+
+# ------------------------------------------------------------------ what handlers do
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_what_a_handler_emits_commits_with_it_and_names_its_cause(rig: Rig, kind: str) -> None:
+    outbox = Outbox(source="/svc/billing")
+    is_failing = True
+
+    @rig.consumer.on(OrderPlaced, name="async", policy=AT_ONCE)
+    async def bill(event: OrderPlaced, ctx: Context, session: AsyncSession) -> None:
+        if kind == "async":
+            outbox.emit(session, "billing.bill.sent", {"order_id": event.order_id})
+            assert not (is_failing and ctx.attempt == 1)
+
+    @rig.consumer.on(OrderPlaced, name="sync", policy=AT_ONCE)
+    def bill_too(event: OrderPlaced, ctx: Context, session: Session) -> None:
+        if kind == "sync":
+            outbox.emit(session, "billing.bill.sent", {"order_id": event.order_id})
+            assert not (is_failing and ctx.attempt == 1)
+
+    await rig.start()
+    event = replace(an_event(tenant="zoë"), actor="clerk", correlation_id="case 7")
+    await rig.publish(event)
+    await rig.until(
+        lambda: rig.states() == [("async", "done", 1 + (kind == "async")), ("sync", "done", 1 + (kind == "sync"))]
+    )
+    rows = rig.rows("SELECT tenant, type, actor, causation_id, correlation_id FROM outbox.event")
+    assert rows == [("zoë", "billing.bill.sent", "clerk", str(event.id), "case 7")]
+
+
+async def test_the_tenant_setting_is_the_events_in_a_thousand_interleaved_events(rig: Rig) -> None:
+    """spiralclass#59: a pooled connection that kept the last request's tenant."""
+    setting = text("SELECT current_setting('app.current_tenant_id', true)")
+    wrong: list[tuple[str, str | None]] = []
+
+    @rig.consumer.on(OrderPlaced, policy=AT_ONCE)
+    async def bill(event: OrderPlaced, ctx: Context, session: AsyncSession) -> None:
+        seen = await session.scalar(setting)
+        if seen != ctx.tenant:
+            wrong.append((ctx.tenant, seen))
+        if event.order_id % 7 == 0 and ctx.attempt == 1:
+            raise ConnectionError
+
+    @rig.consumer.on(OrderPlaced, policy=AT_ONCE)
+    def thank(event: OrderPlaced, ctx: Context, session: Session) -> None:
+        seen = session.scalar(setting)
+        if seen != ctx.tenant:
+            wrong.append((ctx.tenant, seen))
+        if event.order_id % 5 == 0 and ctx.attempt == 1:
+            raise ConnectionError
+
+    await rig.start()
+    await rig.publish(*(an_event(number, tenant=f"tenant {number % 100}") for number in range(500)))
+    await rig.until(lambda: rig.count("consumer.ledger WHERE state = 'done'") == 1000, deadline_s=60)
+    assert wrong == []
+    left = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in%' AND datname = current_database()"
+    await rig.until(lambda: rig.value(left) == 0)
+
+
+async def test_context_that_a_handler_sets_does_not_reach_the_next_event(rig: Rig) -> None:
+    leaking: ContextVar[str] = ContextVar("leaking", default="")
+    seen: list[str] = []
+
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced) -> None:
+        seen.append(leaking.get())
+        leaking.set("secret")
+
+    await rig.start()
+    await rig.publish(*(an_event(number) for number in range(30)))
+    await rig.until(lambda: len(seen) == 30)
+    assert set(seen) == {""}
 
 
 # ------------------------------------------------------------------ order

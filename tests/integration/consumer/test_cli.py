@@ -1,0 +1,105 @@
+"""``outbox-consumer`` as people meet it: what it prints, and how it ends."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import Processes
+
+APP = """
+from consumer import Consumer, Context
+from outbox.event import EventModel
+
+class OrderPlaced(EventModel, type="orders.order.placed", version=3):
+    order_id: int
+
+consumer = Consumer("billing")
+
+@consumer.on(OrderPlaced, deadline_s=5)
+def bill(event: OrderPlaced, ctx: Context) -> None: ...
+"""
+
+
+class Command:
+    def __init__(self, processes: Processes, directory: Path, settings: Mapping[str, str]) -> None:
+        self._processes = processes
+        self._directory = directory
+        self.settings = dict(settings)
+
+    async def __call__(self, *arguments: str, **changes: str) -> tuple[int, str]:
+        settings = {name: value for name, value in {**self.settings, **changes}.items() if value}
+        process = self._processes.start("outbox-consumer", *arguments, settings=settings, cwd=self._directory)
+        code = await process.ended(deadline_s=60)
+        return code, process.output
+
+
+@pytest.fixture
+def command(processes: Processes, tmp_path: Path, migrated_database: str, vhost: str) -> Command:
+    (tmp_path / "shop.py").write_text(APP)
+    settings = {"DATABASE_URL": migrated_database, "RABBITMQ_URL": vhost, "OUTBOX_CONSUMER_START_S": "0"}
+    return Command(processes, tmp_path, settings)
+
+
+async def test_check_says_that_all_is_in_order_and_shows_every_setting(command: Command) -> None:
+    code, output = await command("check", "shop:consumer")
+    assert code == 0, output
+    assert "OUTBOX_CONSUMER_SLOTS=10" in output
+    assert "in order: 1 event types" in output
+
+
+async def test_handlers_lists_what_is_handled_without_any_service(command: Command) -> None:
+    code, output = await command("handlers", "shop:consumer", DATABASE_URL="", RABBITMQ_URL="")
+    assert code == 0, output
+    for part in ("orders.order.placed", "bill", "OrderPlaced v3", "sync", "5 s"):
+        assert part in output
+
+
+async def test_status_of_an_empty_database_is_calm_and_json_where_it_is_wanted(command: Command) -> None:
+    code, output = await command("status", RABBITMQ_URL="", OUTBOX_CONSUMER_SLOTS="wrong")
+    assert (code, output.strip()) == (0, "no group has handled anything yet")
+    code, output = await command("status", "--json")
+    assert (code, json.loads(output)) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("app", "changes", "code", "says"),
+    [
+        (
+            "shop:consumer",
+            {"OUTBOX_CONSUMER_SLOTS": "0"},
+            78,
+            "OUTBOX_CONSUMER_SLOTS: want an integer, 2..1000, got '0'",
+        ),
+        ("shop:consumer", {"OUTBOX_CONSUMER_SLOT": "2"}, 78, "did you mean OUTBOX_CONSUMER_SLOTS"),
+        ("shop:consumer", {"DATABASE_URL": "nonsense"}, 78, "DATABASE_URL"),
+        ("shop:consumer", {"DATABASE_URL": "postgresql://x@127.0.0.1:1/x"}, 69, "the database cannot be reached"),
+        ("shop:consumer", {"RABBITMQ_URL": "amqp://127.0.0.1:1/"}, 69, "127.0.0.1:1"),
+        ("shop:consumer", {"OUTBOX_CONSUMER_HORIZON_DAYS": "300"}, 78, "horizon"),
+        ("shop:nothing", {}, 78, "want a Consumer as shop:nothing"),
+        ("gone:consumer", {}, 78, "no module named gone"),
+    ],
+    ids=["slots", "unknown setting", "database url", "no database", "no broker", "horizon", "no consumer", "no module"],
+)
+@pytest.mark.parametrize("what", ["check", "run"])
+async def test_bad_input_is_one_sentence_and_the_right_exit_code(
+    command: Command, what: str, app: str, changes: dict[str, str], code: int, says: str
+) -> None:
+    ended, output = await command(what, app, **changes)
+    told = [line for line in output.splitlines() if line.startswith("outbox-consumer: ")]
+    assert (ended, len(told)) == (code, 1), output
+    assert says in told[0]
+    assert "Traceback" not in output
+
+
+async def test_a_database_that_is_not_migrated_is_named_as_such(command: Command, database: str) -> None:
+    code, output = await command("run", "shop:consumer", DATABASE_URL=database)
+    assert code == 78
+    assert "outbox migrate" in output
+
+
+async def test_a_command_line_that_is_wrong_is_usage(command: Command) -> None:
+    code, output = await command("run")
+    assert code == 64
+    assert "Try 'outbox-consumer --help'" in output

@@ -1,0 +1,44 @@
+"""The consumer's settings: defaults that hold, and every problem told at once."""
+
+import pytest
+
+from consumer.limits import Limits
+from consumer.settings import PREFIX, ConsumerSettings
+from outbox.errors import ConfigError
+from outbox.shell.settings import load
+
+SERVICES = {"DATABASE_URL": "postgresql://shop@db/shop", "RABBITMQ_URL": "amqp://shop:secret@mq/"}
+
+
+def test_the_defaults_are_those_of_the_engine() -> None:
+    settings = load(ConsumerSettings, prefix=PREFIX, environment=SERVICES)
+    assert settings.limits == Limits()
+
+
+def test_a_setting_reaches_the_engine() -> None:
+    given = {**SERVICES, "OUTBOX_CONSUMER_SLOTS": "20", "OUTBOX_CONSUMER_HORIZON_DAYS": "7.5"}
+    limits = load(ConsumerSettings, prefix=PREFIX, environment=given).limits
+    assert limits.slots == 20
+    assert limits.horizon.total_seconds() == 7.5 * 86_400
+
+
+def test_every_problem_is_told_at_once_and_no_secret_with_it() -> None:
+    given = {
+        "DATABASE_URL": "mysql://shop:hunter2@db/shop",
+        "OUTBOX_CONSUMER_SLOTS": "1",
+        "OUTBOX_CONSUMER_PREFETC": "2",
+        "OUTBOX_CONSUMER_DRAIN_S": "soon",
+    }
+    with pytest.raises(ConfigError) as refused:
+        load(ConsumerSettings, prefix=PREFIX, environment=given)
+    told = str(refused.value)
+    for name in (
+        "DATABASE_URL",
+        "RABBITMQ_URL",
+        "SLOTS",
+        "PREFETC",
+        "did you mean OUTBOX_CONSUMER_PREFETCH",
+        "DRAIN_S",
+    ):
+        assert name in told
+    assert "hunter2" not in told
