@@ -1,0 +1,112 @@
+"""Broker and database go away and come back under two running processes, and an app that goes on committing."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from admin.embedded import PostgresNode
+from outbox import Tier
+from tests.scenarios import audit, bank
+from tests.scenarios.world import World
+from tests.support.containers import RabbitContainer
+from tests.support.rabbit import RabbitNode
+from tests.support.wait import until
+
+_TENANTS = ("acme", "globex", "initech")
+_WORKING_AGAIN_S = 10.0
+
+
+class App:
+    """Commits postings one after another; while the database is away it commits none."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._is_over = False
+        self.committed = 0
+
+    def run(self) -> None:
+        """Go on until told to end."""
+        with self._engine.begin() as connection:
+            rows = [{"tenant": tenant, "name": "till", "number": 0} for tenant in _TENANTS]
+            connection.execute(sa.insert(bank.account), rows)
+        for number in count():
+            if self._is_over:
+                return
+            try:
+                self._commit(_TENANTS[number % len(_TENANTS)])
+            except sa.exc.OperationalError:
+                time.sleep(0.1)
+
+    def end(self) -> None:
+        """Commit no more."""
+        self._is_over = True
+
+    def _commit(self, tenant: str) -> None:
+        with Session(self._engine) as session, session.begin():
+            bank.post(session, tenant=tenant, name="till", tier=Tier.STANDARD)
+            bank.note(session, tenant=tenant, tier=Tier.INTERACTIVE)
+        self.committed += 1
+        time.sleep(0.02)
+
+
+@asynccontextmanager
+async def _committing(world: World) -> AsyncIterator[App]:
+    engine = world.engine()
+    app = App(engine)
+    thread = asyncio.create_task(asyncio.to_thread(app.run))
+    try:
+        yield app
+    finally:
+        app.end()
+        await thread
+        engine.dispose()
+
+
+@pytest.mark.parametrize("outage", ["broker restarted", "database restarted", "database killed"])
+async def test_after_an_outage_both_work_again_within_ten_seconds_and_no_attempt_was_spent(
+    frail_world: World,
+    faulty_postgres: PostgresNode,
+    faulty_rabbit: RabbitNode | RabbitContainer,
+    outage: str,
+) -> None:
+    """ag2ai/faststream#2758, celery/celery#10302: a consumer never came back after its broker had;
+    zarusz/SlimMessageBus#459: an outage of the broker used up the attempts, and good messages were dead-lettered.
+    """
+    world = frail_world
+    server = faulty_rabbit if outage.startswith("broker") else faulty_postgres
+    stop: Callable[[], None] = faulty_postgres.kill if outage == "database killed" else server.stop
+    relay, consumer = world.relay(), world.consumer()
+    async with _committing(world) as app:
+        for service in (relay, consumer):
+            await service.until_ready()
+        await world.until_value("SELECT count(*) > 50 FROM effect", True, what="events to flow")
+
+        await asyncio.to_thread(stop)
+        for service in (relay, consumer):
+            await service.until_unready()
+            assert (await service.ask("/live"))[0] == 200
+        await asyncio.to_thread(server.start)
+        began = time.monotonic()
+        before = app.committed
+        for service in (relay, consumer):
+            await service.until_ready(deadline_s=_WORKING_AGAIN_S)
+        await until(lambda: app.committed > before, deadline_s=_WORKING_AGAIN_S, what="the app to commit")
+        newest = world.value("SELECT max(number) FROM posting WHERE tenant = 'acme'")
+        await world.until_value(
+            f"SELECT EXISTS (SELECT FROM effect WHERE tenant = 'acme' AND number = {newest})", True, deadline_s=20.0
+        )
+        took_s = time.monotonic() - began
+        assert took_s < _WORKING_AGAIN_S, f"{outage}: working again after {took_s:.1f} s"
+
+    await world.until_value("SELECT (SELECT count(*) FROM posting) - (SELECT count(*) FROM effect)", 0)
+    assert [await relay.end(), await consumer.end()] == [0, 0]
+    assert audit.effects(world) == audit.GOOD
+    assert audit.left_over(world) == audit.NOTHING
+    assert world.rows("SELECT DISTINCT attempt FROM effect") == [(1,)]
+    print(f"{outage}: working again after {took_s:.1f} s, {app.committed} transactions")
