@@ -1,7 +1,7 @@
 """Declares lanes on first use, writes them down, and tells their groups: then, when called, and every ten minutes.
 
 What the broker is asked runs beside the engine: a queue takes tens of milliseconds to declare, and no other
-lane waits for it.
+lane waits for it. How long one may take is the adapter's to say, which knows when the broker is blocked.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ from typing import Final
 
 import structlog
 
-from outbox.errors import BrokerUnavailable
 from outbox.naming import Lane, bucket_of, tenant_hash
 from relay import lanes
 from relay.limits import Limits
@@ -136,23 +135,14 @@ class Directory:
                 and (lane.group, bucket_of(tenant_hash(lane.tenant))) in self._places
             )
 
-    async def _declare(self, wanted: Sequence[Lane]) -> Sequence[LaneFault]:
-        seconds = self._limits.wait_s * max(1, len(wanted) // 2)
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._topology.declare(wanted)
-        except TimeoutError:
-            raise BrokerUnavailable(f"broker: want {len(wanted)} lanes declared within {seconds:g} s") from None
-
     async def _announce(self, announced: Sequence[Lane]) -> Sequence[LaneFault]:
-        announcements = [
-            Announcement(lane=lane, group_started_at=self._starts[lane.group])
-            for lane in announced
-            if lane.group in self._starts
-        ]
-        seconds = self._limits.wait_s
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._topology.announce(announcements)
-        except TimeoutError:
-            raise BrokerUnavailable(f"broker: want lanes announced within {seconds:g} s") from None
+        return await self._topology.announce(
+            [
+                Announcement(lane=lane, group_started_at=self._starts[lane.group])
+                for lane in announced
+                if lane.group in self._starts
+            ]
+        )
+
+    async def _declare(self, wanted: Sequence[Lane]) -> Sequence[LaneFault]:
+        return await self._topology.declare(wanted)

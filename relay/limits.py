@@ -15,7 +15,7 @@ class Limits:
     chunk: int = 200
     """Events of one lane in one turn."""
     chunk_bytes: int = 1024 * 1024
-    batch: int = 1_000
+    batch: int = 500
     """Events handed to the broker's connection at once."""
     batch_bytes: int = 4 * 1024 * 1024
     lease_s: float = 15.0

@@ -1,0 +1,116 @@
+"""The database goes away, freezes, restarts or turns read-only: the relay waits it out and begins anew."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+
+from admin import migrate
+from admin.embedded import PostgresNode
+from outbox.inprocess import InProcessBroker
+from relay.memory import MemoryPublisher
+from tests.integration.relay.running import QUICK, App, arrived, emit, queued, running, start, value
+from tests.support.proxy import Proxy
+from tests.support.wait import until
+
+
+@asynccontextmanager
+async def proxied(url: str) -> AsyncIterator[tuple[str, Proxy]]:
+    """The URL of the same database behind a proxy."""
+    parts = urlsplit(url)
+    async with Proxy(host=parts.hostname or "", port=parts.port or 0, speaks="postgres") as proxy:
+        login, _, _ = parts.netloc.rpartition("@")
+        yield urlunsplit(parts._replace(netloc=f"{login}@127.0.0.1:{proxy.port}")), proxy
+
+
+async def test_a_frozen_connection_is_given_up_at_its_deadline_and_work_goes_on_when_it_thaws(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    """A driver that cancels waits for the answer of the server that does not answer."""
+    async with proxied(url) as (address, proxy), running(address, broker) as relay:
+        proxy.freeze()
+        events = emit(app, count=20)
+        app.commit()
+        async with asyncio.timeout(QUICK.lease_s * 3):
+            await relay.sees(lambda gauges: gauges.store_losses > 0)
+        assert not relay.gauges.is_ready
+        proxy.thaw()
+        await arrived(broker, events)
+
+
+async def test_cut_at_any_moment_of_a_commit_it_loses_nothing_and_repeats_little(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    async with proxied(url) as (address, proxy), running(address, broker) as relay:
+        events = []
+        for moment in ("before_request", "after_request", "before_answer", "after_answer"):
+            proxy.fired.clear()
+            proxy.cut_at_commit(moment)
+            events += emit(app, count=50)
+            app.commit()
+            async with asyncio.timeout(20):
+                await proxy.fired.wait()
+            await arrived(broker, events)
+        assert relay.gauges.store_losses >= 4
+    assert list(dict.fromkeys(queued(broker))) == events
+
+
+async def test_while_the_database_is_down_connects_are_few_and_jittered(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    """MassTransit/MassTransit#5822."""
+    async with proxied(url) as (address, proxy), running(address, broker) as relay:
+        await proxy.refuse()
+        await relay.sees(lambda gauges: gauges.store_losses >= 4)
+        proxy.accepted = 0
+        await proxy.open()
+        events = emit(app, count=20)
+        app.commit()
+        async with asyncio.timeout(10):
+            await arrived(broker, events)
+        assert proxy.accepted <= 4
+
+
+async def test_a_restarted_database_is_found_again_and_nothing_is_lost(
+    faulty_postgres: PostgresNode, broker: InProcessBroker
+) -> None:
+    url = faulty_postgres.dsn("relay_faults")
+    with psycopg.connect(faulty_postgres.dsn(), autocommit=True) as connection:
+        connection.execute("create database relay_faults")
+    migrate.upgrade(url, chains=("outbox",))
+    relay = start(url, MemoryPublisher(broker), limits=replace(QUICK, lease_s=30.0))
+    await relay.owns()
+    with psycopg.connect(url) as app:
+        events = emit(app, count=3000)
+        app.commit()
+    await relay.sees(lambda gauges: gauges.published > 100)
+    await asyncio.to_thread(faulty_postgres.kill)
+    await relay.sees(lambda gauges: gauges.store_losses > 0)
+    await asyncio.to_thread(faulty_postgres.start)
+    async with asyncio.timeout(10):  # far less than the lease: it takes back what is its own
+        await relay.owns()
+        await arrived(broker, events)
+    await relay.crash()
+    assert list(dict.fromkeys(queued(broker))) == events
+
+
+async def test_a_database_that_turned_read_only_is_waited_out(url: str, app: App, broker: InProcessBroker) -> None:
+    name = value(app, "select current_database()")
+    app.commit()
+    async with running(url, broker) as relay:
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute(f'alter database "{name}" set default_transaction_read_only = on')
+            admin.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where application_name = 'outbox-relay' and datname = current_database()"
+            )
+            await relay.sees(lambda gauges: gauges.store_losses >= 2)
+            admin.execute("set default_transaction_read_only = off")
+            admin.execute(f'alter database "{name}" reset default_transaction_read_only')
+        events = emit(app)
+        app.commit()
+        await arrived(broker, events)
+        await until(lambda: relay.gauges.unpersisted == 0, what="everything to be persisted")
