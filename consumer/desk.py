@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, cast
 
 import psycopg
@@ -15,6 +15,7 @@ from outbox.errors import BrokerUnavailable, StoreUnavailable
 from outbox.shell.database import connect, store_errors
 
 _AFTER_FAILURE_S: Final = 1.0
+_GATHER_S: Final = 0.02
 _log = structlog.get_logger("consumer.pump")
 
 
@@ -94,8 +95,8 @@ async def _pause(seconds: float, wake: asyncio.Event | None) -> None:
     if wake is None:
         await asyncio.sleep(seconds)
         return
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await wake.wait()
-    except TimeoutError:
-        pass
+            # What wakes it may come thousands of times a second; the database is asked for some of them at once.
+            await asyncio.sleep(_GATHER_S)

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -144,8 +144,7 @@ async def _assemble(
         payload_bytes_max=limits.payload_bytes_max,
     )
     slots = tuple(Slot(database, number=number) for number in range(limits.slots))
-    for slot in slots:
-        stack.push_async_callback(slot.close)
+    stack.push_async_callback(_close_all, slots)
     parking = SlotConnection(database)
     stack.push_async_callback(parking.close)
     # An engine's first connection sets it up, behind a lock of one event loop: made before sync slots bring theirs.
@@ -206,6 +205,11 @@ def _jobs(parts: _Parts) -> list[Coroutine[object, object, None]]:
         again(service.copy_dead, wake=engine.dead_stored),
         service.call_the_roll(),
     ]
+
+
+async def _close_all(slots: Sequence[Slot]) -> None:
+    """Close them side by side: each may wait for a thread that a handler blocks."""
+    await asyncio.gather(*(slot.close() for slot in slots))
 
 
 def engine_for(database_url: str, *, name: str) -> AsyncEngine:

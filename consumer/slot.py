@@ -11,7 +11,7 @@ from consumer.attempt import Attempts, Job, Result
 from consumer.connection import SlotConnection
 
 T = TypeVar("T")
-_JOIN_S: Final = 5.0
+_JOIN_S: Final = 2.0
 
 
 class Slot:
@@ -53,7 +53,7 @@ class LoopThread:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def close(self, last: Coroutine[object, object, None]) -> None:
-        """Run *last* there, then end the loop. Gives up after five seconds on a thread that something blocks."""
+        """Run *last* there, then end the loop. Gives up after two seconds on a thread that something blocks."""
         try:
             async with asyncio.timeout(_JOIN_S):
                 await self.run(last)

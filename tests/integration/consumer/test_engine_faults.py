@@ -1,6 +1,7 @@
 """The whole engine when a process, the database or the broker dies under it, or it is asked to end."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,6 +11,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from consumer import Context, Outcome, Policy, Retry
 from outbox.event import EventModel
@@ -163,6 +165,47 @@ async def test_a_second_request_ends_the_process_at_once_and_charges_nobody(rig:
     assert (rig.effects(), rig.states()) == ([], [])
     assert await rig.queues.in_queue(lane_of(event).queue) == 1
     assert rig.count("consumer.incarnation") == 0
+
+
+async def test_a_planned_end_lets_a_sync_handler_finish(rig: Rig) -> None:
+    started, finish = threading.Event(), threading.Event()
+
+    @rig.consumer.on(OrderPlaced)
+    def bill(event: OrderPlaced, session: Session) -> None:
+        session.execute(INSERT, {"note": "billed"})
+        started.set()
+        finish.wait(10)
+
+    process = await rig.start()
+    event = an_event()
+    await rig.publish(event)
+    await rig.until(started.is_set)
+    process.stop.request()
+    await rig.until(lambda: not process.is_ready())
+    finish.set()
+    await asyncio.wait_for(process.task, 10)
+    assert rig.effects() == ["billed"]
+    assert await rig.queues.in_queue(lane_of(event).queue) == 0
+
+
+async def test_a_second_request_does_not_wait_for_handlers_that_block_their_threads(rig: Rig) -> None:
+    started, finish = threading.Semaphore(0), threading.Event()
+
+    @rig.consumer.on(OrderPlaced)
+    def bill(event: OrderPlaced) -> None:
+        started.release()
+        finish.wait(30)
+
+    process = await rig.start()
+    await rig.publish(*(an_event(number) for number in range(7)))
+    for _ in range(7):
+        await rig.until(lambda: started.acquire(blocking=False))
+    process.stop.request()
+    process.stop.request()
+    try:
+        await asyncio.wait_for(process.task, 8)
+    finally:
+        finish.set()
 
 
 async def test_a_planned_end_gives_work_rows_back_at_once(rig: Rig) -> None:
