@@ -20,13 +20,15 @@ from relay.outcomes import Outcomes
 from relay.pieces import Retry, Row, Sent, Stream
 from relay.ports import Outgoing, Publisher
 from relay.reader import Reader
+from relay.turns import WEIGHTS
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-# One lane may hold what is free in the window divided by this, so a silent lane takes a quarter of it at most,
-# many of them leave a share to everyone else, and a busy one never fills the broker's socket on its own.
-_LANE_SHARE: Final = 3
+# One lane may have with the broker as much as is still free of the window, times its tier's weight over the
+# greatest: so silent lanes always leave room to the others, a busy one never fills the broker's socket on its own,
+# and lanes that are all busy share the window by weight.
+_WEIGHT_MAX: Final = max(WEIGHTS.values())
 _JUDGE_EVERY_S: Final = 0.25
 _REOPEN_BASE_S: Final = 0.1
 _REOPEN_CAP_S: Final = 5.0
@@ -220,7 +222,8 @@ class Sender:
 
     def _lane_room(self, stream: Stream) -> int:
         free = self._limits.window - self._backlog.unpersisted
-        return max(free // _LANE_SHARE - stream.outstanding, 0 if stream.outstanding else 1)
+        share = free * WEIGHTS[stream.lane.tier] // _WEIGHT_MAX
+        return max(share - stream.outstanding, 0 if stream.outstanding else 1)
 
     async def _send(self, sents: Sequence[Sent], *, is_again: bool = False) -> None:
         # All are launched before any is sent: if the connection is lost half-way they keep their order.
