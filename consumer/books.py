@@ -140,7 +140,7 @@ class Books:
                 delay_s=max(fate.wait_s for fate in pending),
                 attempts=max(fate.attempts for fate in pending),
                 handlers=tuple(fate.handler for fate in pending),
-                last_error=None if failed is None else _report(item, failed.what or "").message,
+                last_error=None if failed is None else report_for(item, failed.what or "").message,
             )
             # What only has to wait must not undo the row that another delivery of it has written.
             await (work.put if is_retry else work.park)(connection, [row], owner=item.owner)
@@ -148,7 +148,7 @@ class Books:
             await work.finish(connection, self._group, [event.id], owner=item.owner)
 
     def _letter(self, item: Item, buried: Buried) -> NewDead:
-        report = _report(item, buried.what)
+        report = report_for(item, buried.what)
         return self._new_dead(
             item, item.stored(), buried.category, report, attempts=buried.attempts, handlers=(buried.handler,)
         )
@@ -185,8 +185,8 @@ class Books:
         )
 
 
-def _report(item: Item, what: BaseException | str) -> Report:
-    """Tell *what* failed, without anything that stands in the payload."""
+def report_for(item: Item, what: BaseException | str) -> Report:
+    """Return what may be told of *what* failed with *item*, without anything that stands in its payload."""
     body = read_body(item.envelope) if isinstance(item.envelope, Event) else None
     return report_of(what, values=payload_values(body.value) if isinstance(body, Body) else ())
 

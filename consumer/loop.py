@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Final
+from uuid import UUID
 
 import structlog
 
@@ -62,7 +63,7 @@ class Engine:
         self._idents = count(1)
         self._idle: list[asyncio.Future[Item]] = []
         self._settling: list[Receipt] = []
-        self._returned: list[Item] = []
+        self._returned: set[UUID] = set()
         self._wishes: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         self._log = structlog.get_logger("consumer.loop")
 
@@ -120,10 +121,13 @@ class Engine:
             self.hands.add(item, lane=f"work.{lane.routing_key}")
         self._dispatch()
 
-    def take_returned(self) -> list[Item]:
-        """Those claimed rows that could not be handled; whoever asks gives them back."""
-        returned, self._returned = self._returned, []
-        return returned
+    def returned(self) -> list[UUID]:
+        """The events of claimed rows that could not be handled: to be given back, and then forgotten."""
+        return list(self._returned)
+
+    def forget_returned(self, events: Iterable[UUID]) -> None:
+        """The rows of *events* were given back."""
+        self._returned.difference_update(events)
 
     def settle(self, item: Item, settled: Settled) -> None:
         """All that follows from *item* is stored: tell whoever has to know."""
@@ -198,7 +202,7 @@ class Engine:
         for queue, is_extra in [*self.lanes.consumers(), *((queue, False) for queue in self.service)]:
             await self._broker.detach(queue, is_extra=is_extra)
         self._broker.settle(receipts, requeue=True)
-        self._returned += [item for item in unstarted if isinstance(item.source, FromWork)]
+        self._returned |= {item.source.row.event_id for item in unstarted if isinstance(item.source, FromWork)}
         self._check_empty()
 
     # ---------------------------------------------------------------- slots
@@ -271,7 +275,7 @@ class Engine:
             delay_s = min(_TROUBLE_MAX_S, _TROUBLE_S * 2.0 ** min(item.troubles, _DOUBLINGS_MAX))
             asyncio.get_running_loop().call_later(delay_s, self._recover, item)
         elif isinstance(item.source, FromWork):
-            self._returned.append(item)
+            self._returned.add(item.source.row.event_id)
 
     def _recover(self, item: Item) -> None:
         self.hands.recover(item)

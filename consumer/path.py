@@ -11,7 +11,7 @@ import structlog
 
 from consumer import gate
 from consumer.attempt import Attempts, Early, Handled, Interrupted, Job, Raised
-from consumer.books import Books
+from consumer.books import Books, report_for
 from consumer.connection import SlotConnection
 from consumer.delivery import Body, Refused, read_body
 from consumer.gate import Key
@@ -186,7 +186,7 @@ class Path:
             passed=self._number(event) if passes else None,
             due_in_s=max(waits) if waits else None,
         )
-        return self._tell(item, settled, **_details(fates))
+        return self._tell(item, settled, **_details(item, fates))
 
     def _number(self, event: Event) -> tuple[Key, int] | None:
         return None if event.ordering is None else (gate.key_of(self._group, event), event.ordering.number)
@@ -231,19 +231,17 @@ def _name(fates: Sequence[Fate]) -> str:
     return "duplicate"
 
 
-def _details(fates: Sequence[Fate]) -> dict[str, object]:
-    """What a log line says beside the outcome; what failed is in the dead letter, made safe, and not here."""
+def _details(item: Item, fates: Sequence[Fate]) -> dict[str, object]:
+    """What a log line says beside the outcome."""
     details: dict[str, object] = {}
     for fate in fates:
         match fate:
             case Pending(handler=handler, wait_s=wait_s, attempts=attempts, what=what):
-                details |= {"handler": handler, "wait_s": round(wait_s, 3), "attempt": attempts, "error": _kind(what)}
+                details |= {"handler": handler, "wait_s": round(wait_s, 3), "attempts": attempts}
+                details |= {} if what is None else {"error": report_for(item, what).message}
             case Buried(handler=handler, category=category, attempts=attempts, what=what):
-                details |= {"handler": handler, "category": category.value, "attempt": attempts, "error": _kind(what)}
+                details |= {"handler": handler, "category": category.value, "attempts": attempts}
+                details["error"] = report_for(item, what).message
             case Finished() | Elsewhere():
                 pass
     return details
-
-
-def _kind(what: BaseException | str | None) -> str | None:
-    return type(what).__name__ if isinstance(what, BaseException) else None

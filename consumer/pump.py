@@ -60,8 +60,9 @@ class Pump:
         """Claim what is due, as far as there is room for it, and give back what could not be handled."""
         engine = self._engine
         async with self._desk.use() as connection:
-            if returned := [item.event_id for item in engine.take_returned() if item.event_id is not None]:
+            if returned := engine.returned():
                 await work.give_back(connection, engine.group, owner=self._lease.id, event_ids=returned)
+                engine.forget_returned(returned)
             room = self._total - engine.hands.count_from_work()
             if engine.is_draining or room <= 0:
                 return _TAKE_MIN_S

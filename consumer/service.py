@@ -16,7 +16,7 @@ from consumer.loop import Engine
 from consumer.outcome import DeadCategory
 from consumer.ports import Broker, Delivery, Exchange
 from consumer.report import sentence
-from consumer.stored import Stored, of_event, unreadable
+from consumer.stored import Stored, of_event, storable, unreadable
 from outbox import topology
 from outbox.errors import BrokerUnavailable, Unreadable
 from outbox.event import Tier, new_event_id
@@ -163,7 +163,7 @@ def _lane(routing_key: str, group: str) -> Lane:
     return Lane(
         group=group,
         tier=_TIERS.get(tier, Tier.STANDARD),
-        tenant=unquote(tenant.replace("+", "%"))[:TENANT_CHARS_MAX] or "?",
+        tenant=storable(unquote(tenant.replace("+", "%"))[:TENANT_CHARS_MAX]) or "?",
     )
 
 
