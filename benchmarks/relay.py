@@ -1,7 +1,8 @@
 """NAME=relay: how fast committed events reach their queues, beside a raw socket and two relays written by hand.
 
 Every contender sends the same events to the same durable, already declared queues, round after round in turn.
-Ours is measured from the COMMIT of all events to the last confirm, in a process of its own.
+Ours is measured from the COMMIT of all events to the last confirm, in a process of its own that an event has just
+woken: how long an idle one may sleep is another question (NAME=latency).
 """
 
 import asyncio
@@ -106,19 +107,36 @@ def _batch(mine: Sequence[Lane], count: int) -> list[tuple[Event, Lane]]:
 
 async def _ours(given: Servers, child: Process, mine: Sequence[Lane], *, count: int) -> tuple[float, float, int]:
     """Events per second, CPU microseconds per event, and how many never reached a queue."""
-    assert child.stdin is not None
-    assert child.stdout is not None
     batch = _batch(mine, count)
-    async with await AsyncConnection.connect(given.database_url) as connection:
+    async with (
+        await AsyncConnection.connect(given.database_url) as waker,
+        await AsyncConnection.connect(given.database_url) as connection,
+    ):
         await insert(connection, batch)
-        child.stdin.write(json.dumps({"expect": count}).encode() + b"\n")
-        await child.stdout.readline()
+        await insert(waker, _batch(mine, 1))
+        await _expect(child, 1)
+        await waker.commit()
+        await _answer(child)
+        await _expect(child, count)
         began = time.monotonic()
         await connection.commit()
-    answer = json.loads(await asyncio.wait_for(child.stdout.readline(), 180))
+    answer = await _answer(child)
     found = await take_all(given.rabbitmq_url, [lane.queue for lane in mine])
     lost = len({str(event.id) for event, _ in batch} - set(found))
     return count / (answer["last_confirm"] - began), answer["cpu_s"] / count * 1e6, lost
+
+
+async def _expect(child: Process, count: int) -> None:
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(json.dumps({"expect": count}).encode() + b"\n")
+    await child.stdout.readline()
+
+
+async def _answer(child: Process) -> dict[str, float]:
+    assert child.stdout is not None
+    answer: dict[str, float] = json.loads(await asyncio.wait_for(child.stdout.readline(), 180))
+    return answer
 
 
 async def _quorum(given: Servers) -> float:
