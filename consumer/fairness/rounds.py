@@ -17,8 +17,9 @@ Networking 4(3), 1996; MacGregor and Shi, "Deficits for Bursty Latency-critical 
 
 Between two flows of equal weight that both always have something to take, the cost taken differs by at most
 ``quantum * weight + 2 * largest cost``, over any interval; where costs are corrected at the end, by twice the largest
-correction more per item that runs at once. A decision visits ``1 + cost / quantum`` flows on average, however many
-there are: a quantum near the common cost is best.
+correction more per item that runs at once. A flow that comes and goes never gets more than that, and one quantum, ahead
+of one that stays. A decision visits ``1 + cost / quantum`` flows on average, however many there are: a quantum near the
+common cost is best.
 """
 
 from collections import OrderedDict
