@@ -1,10 +1,6 @@
 """The consumer as a process: signals, health and metrics around the engine, with RabbitMQ behind the ports."""
 
-import asyncio
 import sys
-import time
-from contextlib import suppress
-from typing import Final
 
 import structlog
 
@@ -17,15 +13,13 @@ from consumer.rabbitmq_connection import Address
 from consumer.rabbitmq_exchange import RabbitMQExchange
 from consumer.run import Readiness, run_consumer
 from consumer.settings import ConsumerSettings
-from outbox.errors import BrokerUnavailable, StoreUnavailable
 from outbox.shell.exits import DONE, TRY_AGAIN
 from outbox.shell.health import HealthServer
 from outbox.shell.logs import configure
 from outbox.shell.signals import Stop
+from outbox.shell.startup import are_reachable
 
 log = structlog.get_logger(__name__)
-
-_RETRY_S: Final = 0.5
 
 
 async def run_process(consumer: Consumer, settings: ConsumerSettings) -> int:
@@ -40,7 +34,7 @@ async def run_process(consumer: Consumer, settings: ConsumerSettings) -> int:
     register(readiness)
     async with Stop() as stop, HealthServer(port=settings.health_port, probes=readiness.probes()) as health:
         log.info("consumer started", group=consumer.group, health_port=health.port)
-        if await _are_reachable(consumer, settings, stop):
+        if await are_reachable(lambda: check_services(consumer, settings), ended=stop.drain, within_s=settings.start_s):
             exchange = RabbitMQExchange(_address(consumer, settings))
             try:
                 await run_consumer(
@@ -81,24 +75,6 @@ async def check_services(consumer: Consumer, settings: ConsumerSettings) -> None
 def database_url(consumer: Consumer, settings: ConsumerSettings) -> str:
     """Where the ledger is: what the app says, else what the environment says."""
     return consumer.database if consumer.database is not None else settings.database_url.get_secret_value()
-
-
-async def _are_reachable(consumer: Consumer, settings: ConsumerSettings, stop: Stop) -> bool:
-    """Whether both services answer; False if it was told to stop before they did."""
-    until = time.monotonic() + settings.start_s
-    while not stop.is_draining:
-        try:
-            await check_services(consumer, settings)
-        except (StoreUnavailable, BrokerUnavailable) as error:
-            if time.monotonic() > until:
-                raise
-            log.warning("waiting for a service", reason=str(error))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_RETRY_S):
-                    await stop.drain()
-        else:
-            return True
-    return False
 
 
 def _address(consumer: Consumer, settings: ConsumerSettings) -> Address:

@@ -4,17 +4,16 @@ import asyncio
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Final
 
 import structlog
 from prometheus_client import REGISTRY
 
-from outbox.errors import BrokerUnavailable, StoreUnavailable
 from outbox.shell.exits import DONE, TRY_AGAIN
 from outbox.shell.health import Check, HealthServer, Probe
 from outbox.shell.logs import configure
 from outbox.shell.signals import Stop
+from outbox.shell.startup import are_reachable
 from relay.gauges import Gauges
 from relay.janitor import run_janitor
 from relay.loop import run_relay
@@ -25,7 +24,6 @@ from relay.settings import RelaySettings
 
 log = structlog.get_logger(__name__)
 
-_RETRY_S: Final = 0.5
 # A step of the engine waits for a third of a lease at most: one that takes this many leases hangs.
 _STEP_LEASES_MAX: Final = 2
 
@@ -77,7 +75,7 @@ async def check_services(settings: RelaySettings) -> None:
 
 
 async def _work(settings: RelaySettings, gauges: Gauges, stop: asyncio.Event) -> None:
-    if not await _are_reachable(settings, stop):
+    if not await are_reachable(lambda: check_services(settings), ended=stop.wait, within_s=settings.start_s):
         return
     url, publisher = settings.database_url.get_secret_value(), _publisher(settings)
     janitor = asyncio.create_task(
@@ -88,24 +86,6 @@ async def _work(settings: RelaySettings, gauges: Gauges, stop: asyncio.Event) ->
     finally:
         janitor.cancel()
         await asyncio.gather(janitor, return_exceptions=True)
-
-
-async def _are_reachable(settings: RelaySettings, stop: asyncio.Event) -> bool:
-    """Whether both services answer; False if it was told to stop before they did."""
-    until = time.monotonic() + settings.start_s
-    while not stop.is_set():
-        try:
-            await check_services(settings)
-        except (StoreUnavailable, BrokerUnavailable) as error:
-            if time.monotonic() > until:
-                raise
-            log.warning("waiting for a service", reason=str(error))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_RETRY_S):
-                    await stop.wait()
-        else:
-            return True
-    return False
 
 
 def _publisher(settings: RelaySettings) -> RabbitPublisher:

@@ -1,0 +1,39 @@
+"""A process's first seconds: servers that start at the same time as it are waited for."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from outbox.errors import BrokerUnavailable, StoreUnavailable
+
+_RETRY_S: Final = 0.5
+log = structlog.get_logger(__name__)
+
+
+async def are_reachable(
+    check: Callable[[], Awaitable[None]], *, ended: Callable[[], Awaitable[object]], within_s: float
+) -> bool:
+    """Try *check* until it returns; False if *ended* returned before it did.
+
+    Raises:
+        StoreUnavailable, BrokerUnavailable: *check* still raised it after *within_s*. What else it raises, at once.
+    """
+    until = time.monotonic() + within_s
+    ending = asyncio.ensure_future(ended())
+    try:
+        while not ending.done():
+            try:
+                await check()
+            except (StoreUnavailable, BrokerUnavailable) as error:
+                if time.monotonic() > until:
+                    raise
+                log.warning("waiting for a service", reason=str(error))
+                await asyncio.wait({ending}, timeout=_RETRY_S)
+            else:
+                return True
+        return False
+    finally:
+        ending.cancel()
