@@ -12,8 +12,10 @@ import typer
 from admin import dead_cli, demo_cli
 from admin import migrate as migrations
 from admin.groups import Group, add_group, list_groups
+from admin.prompt import ask
 from admin.settings import database_url
 from outbox.errors import ConfigError
+from outbox.naming import check_group
 from outbox.shell.database import connect
 from outbox.shell.exits import run_cli
 
@@ -54,6 +56,8 @@ def migrate(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before removing.")] = False,
 ) -> None:
     """Create our tables, or bring them up to date. Safe to repeat; an app's own tables are never touched."""
+    if check and (sql or down):
+        raise typer.BadParameter("--check goes with neither --down nor --sql")
     chains = _CHAINS[chain]
     if sql:
         typer.echo(migrations.sql(chains=chains, down=down))
@@ -64,7 +68,7 @@ def migrate(
         return
     if down:
         if not yes:
-            typer.confirm(f"Remove every table of {' and '.join(chains)}, with all events in them?", abort=True)
+            ask(f"Remove every table of {' and '.join(chains)}, with all events in them?")
         migrations.downgrade(url, chains=chains)
     else:
         migrations.upgrade(url, chains=chains)
@@ -75,6 +79,10 @@ def migrate(
 @group_app.command("add")
 def group_add(name: Annotated[str, typer.Argument(help="1..63 of a-z, 0-9, _ and -.")]) -> None:
     """Let a new group read the log: every event committed from now on."""
+    try:
+        check_group(name)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
     asyncio.run(_add(name))
     typer.echo(f"group {name} reads every event committed from now on")
 

@@ -5,19 +5,21 @@ import getpass
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from admin.prompt import ask
 from admin.settings import database_url
 from consumer import dead
 from consumer.dead_list import DeadFilter, matching
 from consumer.outcome import DeadCategory
 from consumer.replay import Resolved, discard, replay
+from consumer.status import groups
 from outbox.errors import ConfigError
 from outbox.schema import DEFAULT_GROUP
+from outbox.shell.console import console
 from outbox.shell.database import Connection, connect, store_errors
 from outbox.shell.logs import harmless
 
@@ -43,15 +45,13 @@ def list_letters(
 ) -> None:
     """List open dead letters, newest first: whose, what and why. No payloads."""
     dead_filter = DeadFilter(group=group, tenant=tenant, type=event_type, category=category)
-    letters = asyncio.run(_list(dead_filter, limit))
+    letters = asyncio.run(_list(dead_filter, limit, is_known=True))
     if as_json:
-        typer.echo(json.dumps([asdict(letter) for letter in letters], default=str))
-        return
-    console = Console()
-    if not letters:
-        console.print(f"No open dead letters in group {group}.")
-        return
-    console.print(_table(letters))
+        typer.echo(json.dumps([_plain(letter) for letter in letters], default=str))
+    elif letters:
+        console().print(_table(letters))
+    else:
+        typer.echo(f"no open dead letters in group {group}")
 
 
 @app.command()
@@ -64,7 +64,7 @@ def show(
     """Show one dead letter whole, as JSON; payload and stack trace only when asked for."""
     letter, stack = asyncio.run(_show(dead_id, with_trace=trace))
     body = letter.stored.message.body
-    shown: dict[str, object] = asdict(letter.summary) | {
+    shown = _plain(letter.summary) | {
         "content_type": letter.stored.message.content_type,
         "payload_bytes": len(body),
     }
@@ -120,7 +120,7 @@ def discard_letters(  # noqa: PLR0913 - a command's options are its arguments
     if dry_run or not letters:
         return
     if not yes:
-        typer.confirm(f"Never handle {'it' if letters == 1 else f'these {letters}'}?", abort=True)
+        ask(f"Never handle {'it' if letters == 1 else f'these {letters}'}?")
     resolved = asyncio.run(
         _resolve(lambda connection: discard(connection, dead_filter, actor=_actor(actor), limit=limit))
     )
@@ -137,7 +137,7 @@ def _filter(
     everything: bool,
 ) -> DeadFilter:
     if not (dead_ids or tenant or event_type or category or everything):
-        raise ConfigError("dead letters: want ids, a filter or --all, got nothing")
+        raise typer.BadParameter("want ids, a filter or --all, got nothing")
     ids = tuple(dead_ids) if dead_ids else None
     return DeadFilter(group=group, ids=ids, tenant=tenant, type=event_type, category=category)
 
@@ -149,6 +149,7 @@ def _actor(given: str | None) -> str:
 def _would(verb: str, dead_filter: DeadFilter, limit: int) -> int:
     letters = asyncio.run(_list(dead_filter, limit))
     typer.echo(f"would {verb} {len(letters)}: {', '.join(str(letter.id) for letter in letters) or 'none'}")
+    _miss(dead_filter, {letter.id for letter in letters})
     return len(letters)
 
 
@@ -156,16 +157,31 @@ def _tell(done: str, dead_filter: DeadFilter, resolved: Resolved) -> None:
     for refusal in resolved.refused:
         typer.echo(f"{refusal.id} stays: {refusal.because}")
     typer.echo(f"{done} {len(resolved.ids)}, refused {len(resolved.refused)}")
-    missing = set(dead_filter.ids or ()) - set(resolved.ids) - {refusal.id for refusal in resolved.refused}
+    _miss(dead_filter, set(resolved.ids) | {refusal.id for refusal in resolved.refused})
+
+
+def _miss(dead_filter: DeadFilter, found: set[int]) -> None:
+    """Complain of the ids that were given and not *found*."""
+    missing = set(dead_filter.ids or ()) - found
     if missing:
         numbers = ", ".join(map(str, sorted(missing)))
         raise ConfigError(f"want open dead letters of group {dead_filter.group}, got no such: {numbers}")
 
 
-async def _list(dead_filter: DeadFilter, limit: int) -> list[dead.DeadSummary]:
+async def _list(dead_filter: DeadFilter, limit: int, *, is_known: bool = False) -> list[dead.DeadSummary]:
+    """*is_known*: complain of a group that never ran, rather than say that nothing of it is dead."""
     async with await connect(database_url(), application_name="outbox") as connection:
         with store_errors():
-            return await matching(connection, dead_filter, limit=limit)
+            letters = await matching(connection, dead_filter, limit=limit)
+            if is_known and not letters and dead_filter.group != DEFAULT_GROUP:
+                await _check_known(connection, dead_filter.group)
+            return letters
+
+
+async def _check_known(connection: Connection, group: str) -> None:
+    known = await groups(connection)
+    if group not in known:
+        raise ConfigError(f"group: want one of {', '.join(known) or DEFAULT_GROUP}, got {group[:80]!r}")
 
 
 async def _show(dead_id: int, *, with_trace: bool) -> tuple[dead.DeadLetter, str | None]:
@@ -183,10 +199,16 @@ async def _resolve(resolve: Callable[[Connection], Awaitable[Resolved]]) -> Reso
             return await resolve(connection)
 
 
+def _plain(letter: dead.DeadSummary) -> dict[str, object]:
+    """*letter* for JSON: its tier by name, as everywhere else."""
+    return asdict(letter) | {"tier": letter.tier.label}
+
+
 def _table(letters: Sequence[dead.DeadSummary]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("id", "dead at", "tenant", "tier", "type", "category", "attempts", "why"):
-        table.add_column(name, justify="right" if name in {"id", "attempts"} else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if name in {"id", "attempts"} else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name in {"id", "tier", "category"})
     for letter in letters:
         table.add_row(
             str(letter.id),

@@ -2,19 +2,20 @@
 
 import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+import psycopg
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, make_url, text
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy import Connection, NullPool, create_engine, text
+from sqlalchemy.exc import DBAPIError
 
 from migrations.ring import LEDGER_RING, LOG_RING, Ring
-from outbox.errors import ConfigError, StoreUnavailable
+from outbox.shell.database import conninfo, refused, store_errors
 
 Chain = Literal["outbox", "consumer"]
 CHAINS: tuple[Chain, ...] = ("outbox", "consumer")
@@ -42,6 +43,7 @@ def upgrade(url: str, *, chains: tuple[Chain, ...] = CHAINS, ring: Ring | None =
 
     Raises:
         StoreUnavailable: the database cannot be reached.
+        ConfigError: the address is wrong, or this user may not do this.
     """
     with _connection(url) as connection:
         for chain in chains:
@@ -96,15 +98,14 @@ def _config(
 @contextmanager
 def _connection(url: str) -> Iterator[Connection]:
     try:
-        parsed = make_url(url).set(drivername="postgresql+psycopg")
-    except ArgumentError:
-        raise ConfigError("database URL: want postgresql://user@host/database, got another text") from None
-    engine = create_engine(parsed, hide_parameters=True, connect_args={"connect_timeout": 10})
-    try:
-        with engine.begin() as connection:
-            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-            yield connection
-    except OperationalError as error:
-        raise StoreUnavailable(f"database: want a connection, got {str(error.orig).splitlines()[0]}") from None
-    finally:
-        engine.dispose()
+        raw = psycopg.connect(conninfo(url, application_name="outbox migrate"))
+    except psycopg.OperationalError as error:
+        raise refused(error) from error
+    engine = create_engine("postgresql+psycopg://", creator=lambda: raw, poolclass=NullPool, hide_parameters=True)
+    with closing(raw), store_errors():
+        try:
+            with engine.begin() as connection:
+                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+                yield connection
+        except DBAPIError as error:
+            raise (error.orig or error) from None

@@ -14,7 +14,7 @@ def load_consumer(name: str, *, directory: str) -> Consumer:
     """Import what *name* names, looking in *directory* first.
 
     Raises:
-        ConfigError: there is no such thing, it is no Consumer, or it cannot be imported; one sentence.
+        ConfigError: there is no such thing, it is no Consumer or one without handlers, or it cannot be imported.
     """
     module_name, mark, attribute = name.partition(":")
     if not (mark and module_name and attribute.isidentifier()):
@@ -32,4 +32,7 @@ def load_consumer(name: str, *, directory: str) -> Consumer:
     found: object = getattr(module, attribute, None)
     if not isinstance(found, Consumer):
         raise ConfigError(f"app: want a Consumer as {name}, got {'none' if found is None else type(found).__name__}")
+    if not found.registry.types:
+        # It would bury every event of its group as one of unknown type.
+        raise ConfigError(f"app: want a Consumer with a handler, got {name} without any")
     return found

@@ -50,8 +50,9 @@ def check(app_name: AppName) -> None:
 @app.command()
 def handlers(app_name: AppName) -> None:
     """List what is handled, by what, and how often it is tried. Asks nobody."""
-    from rich.console import Console
     from rich.table import Table
+
+    from outbox.shell.console import console
 
     table = Table("event type", "handler", "payload", "kind", "attempts", "deadline", box=None)
     consumer = _load(app_name)
@@ -65,7 +66,7 @@ def handlers(app_name: AppName) -> None:
                 str(one.policy.max_retries + 1),
                 f"{one.deadline_s:g} s",
             )
-    Console().print(table)
+    console().print(table)
 
 
 @app.command()
@@ -89,11 +90,10 @@ def main() -> None:
 async def _show_status(url: str, group: str, *, as_json: bool) -> None:
     import json
 
-    from rich.console import Console
-
     from consumer import status as statuses
     from consumer import status_text
     from consumer.desk import Desk
+    from outbox.shell.console import console
 
     desk = Desk(url, name="outbox-consumer status")
     try:
@@ -107,14 +107,15 @@ async def _show_status(url: str, group: str, *, as_json: bool) -> None:
         typer.echo(json.dumps(contents[0] if group or len(contents) == 1 else contents))
         return
     for one in found:
-        status_text.show(one, Console())
+        status_text.show(one, console())
     if not found:
         typer.echo("no group has handled anything yet")
 
 
 def _chosen(group: str, known: list[str]) -> list[str]:
     if group and group not in known:
-        raise ConfigError(f"group: want one of {', '.join(known) or 'none yet'}, got {group[:80]!r}")
+        wanted = f"one of {', '.join(known)}" if known else "one that has run, and none has"
+        raise ConfigError(f"group: want {wanted}, got {group[:80]!r}")
     return [group] if group else known
 
 

@@ -61,7 +61,13 @@ async def connect(address: Address) -> PlainConnection:
     """Open a connection. Raises BrokerUnavailable within the connect timeout; the sentence holds no password."""
     url = URL(address.url).update_query({"heartbeat": str(address.heartbeat_s), "name": address.name})
     connection = PlainConnection(url)
-    await within(connection.connect(), address.connect_timeout_s, f"connect to {address}")
+    try:
+        await within(connection.connect(), address.connect_timeout_s, f"connect to {address}")
+    except BrokerUnavailable as error:
+        if isinstance(error.__cause__, aiormq.exceptions.InvalidFrameError):
+            # A close where an open was wanted: aiormq keeps nothing of what the broker said.
+            raise BrokerUnavailable(f"connect to {address}: want a vhost open to this user, got it refused") from error
+        raise
     return connection
 
 

@@ -48,8 +48,7 @@ def status(
     *, as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False
 ) -> None:
     """Show what is not published yet, of whom and since when; who holds leases; what is deferred. Asks the database."""
-    from rich.console import Console
-
+    from outbox.shell.console import console
     from relay import status_text
     from relay.status import read
 
@@ -60,7 +59,7 @@ def status(
     if as_json:
         typer.echo(status_text.as_json(found))
     else:
-        Console().print(status_text.render(found))
+        console().print(status_text.render(found))
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from relay.ports import Announcement, LaneFault, Outgoing, Settlement
 from relay.rabbitmq_channel import PublishingChannel, translated
 from relay.rabbitmq_topology import RabbitTopology
 
-_SCHEMES: Final = ("amqp", "amqps")
+_PORTS: Final = {"amqp": 5672, "amqps": 5671}
 
 
 class RabbitPublisher:
@@ -68,7 +68,7 @@ class RabbitPublisher:
             write_timeout_s=self._write_timeout_s,
             heartbeat_s=self._heartbeat_s,
         )
-        where = f"RabbitMQ at {self._url.host}:{self._url.port}"
+        where = f"RabbitMQ at {self._url.host}:{self._url.port or _PORTS[self._url.scheme]}"
         try:
             with translated(where):
                 async with asyncio.timeout(self._connect_timeout_s):
@@ -117,6 +117,6 @@ def _parse(url: str) -> URL:
         parsed = URL(url)
     except ValueError:
         raise ConfigError("RabbitMQ URL: want amqp[s]://user:password@host:port/vhost, got no URL") from None
-    if parsed.scheme not in _SCHEMES or not parsed.host:
+    if parsed.scheme not in _PORTS or not parsed.host:
         raise ConfigError(f"RabbitMQ URL: want amqp:// or amqps:// and a host, got scheme {parsed.scheme!r}")
     return parsed

@@ -70,7 +70,7 @@ async def connect(
         try:
             return await psycopg.AsyncConnection.connect(info, autocommit=autocommit)
         except psycopg.OperationalError as error:
-            raise _refused(error) from error
+            raise refused(error) from error
 
 
 @contextlib.contextmanager
@@ -109,7 +109,8 @@ async def deadline(seconds: float, *, what: str) -> AsyncIterator[None]:
         raise StoreUnavailable(f"{what} took longer than {seconds:g} s") from error
 
 
-def _refused(error: psycopg.OperationalError) -> ConfigError | StoreUnavailable:
+def refused(error: psycopg.OperationalError) -> ConfigError | StoreUnavailable:
+    """What it means that a connection could not be opened."""
     said = _first_line(error)
     if "FATAL" in str(error) and any(words in str(error) for words in _REFUSALS):
         return ConfigError(f"the database refuses this address: {said}")

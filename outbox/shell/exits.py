@@ -74,7 +74,9 @@ def run_cli(app: typer.Typer, *, arguments: Sequence[str] | None = None, name: s
 def _usage(program: str, error: TyperException) -> str:
     # A command group called with nothing "fails" with its own help text, of many lines.
     message = error.format_message()
-    return message if "\n" in message.strip() else f"{program}: {sentence(message)} Try '{program} --help'."
+    return (
+        message if "\n" in message.strip() else f"{program}: {sentence(message).rstrip('.')}. Try '{program} --help'."
+    )
 
 
 def _leave(message: str, code: int) -> NoReturn:

@@ -1,9 +1,10 @@
 """Broker and database go away and come back under two running processes, and an app that goes on committing."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 
 import pytest
@@ -20,6 +21,7 @@ from tests.support.wait import until
 
 _TENANTS = ("acme", "globex", "initech")
 _WORKING_AGAIN_S = 10.0
+_PACE_S = 0.02
 
 
 class App:
@@ -27,7 +29,7 @@ class App:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self._is_over = False
+        self._is_over = threading.Event()
         self.committed = 0
 
     def run(self) -> None:
@@ -36,23 +38,20 @@ class App:
             rows = [{"tenant": tenant, "name": "till", "number": 0} for tenant in _TENANTS]
             connection.execute(sa.insert(bank.account), rows)
         for number in count():
-            if self._is_over:
+            if self._is_over.wait(_PACE_S):
                 return
-            try:
+            with suppress(sa.exc.OperationalError):
                 self._commit(_TENANTS[number % len(_TENANTS)])
-            except sa.exc.OperationalError:
-                time.sleep(0.1)
 
     def end(self) -> None:
         """Commit no more."""
-        self._is_over = True
+        self._is_over.set()
 
     def _commit(self, tenant: str) -> None:
         with Session(self._engine) as session, session.begin():
             bank.post(session, tenant=tenant, name="till", tier=Tier.STANDARD)
             bank.note(session, tenant=tenant, tier=Tier.INTERACTIVE)
         self.committed += 1
-        time.sleep(0.02)
 
 
 @asynccontextmanager

@@ -10,7 +10,11 @@ from outbox.errors import ConfigError
 APP = """
 from consumer import Consumer
 consumer = Consumer("billing")
+idle = Consumer("billing")
 number = 7
+
+@consumer.on("orders.order.placed")
+def bill(event: dict) -> None: ...
 """
 
 
@@ -44,6 +48,7 @@ def test_a_consumer_is_found_by_module_and_attribute(directory: str) -> None:
         (":con sumer", "want module:attribute"),
         (":nothing", "want a Consumer as shop_"),
         (":number", "got int"),
+        (":idle", "want a Consumer with a handler"),
         ("_gone:consumer", "got no module named shop_"),
         ("_broken:consumer", "got no module named no_such_module"),
         ("_raising:consumer", "got ZeroDivisionError"),
