@@ -2,80 +2,83 @@
 
 import json
 import re
-from collections.abc import Mapping
 
 import psycopg
 import pytest
 
-from outbox.shell.exits import CONFIGURATION, DONE, UNAVAILABLE, USAGE
-from tests.support.processes import Processes
+from admin.cli import app
+from outbox.shell.exits import CONFIGURATION, DONE, UNAVAILABLE, USAGE, run_cli
 
 _NOBODY = "postgresql://postgres:hunter2@127.0.0.1:1/shop"
 
 
 class Command:
-    """Runs ``outbox`` to its end with a database of the test's own."""
+    """Runs ``outbox`` in this process, to its end; the scenarios run the real one."""
 
-    def __init__(self, processes: Processes, settings: Mapping[str, str]) -> None:
-        self._processes = processes
-        self._settings = dict(settings)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], database_url: str) -> None:
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+        self._database_url = database_url
 
-    async def __call__(self, *arguments: str, **changes: str) -> tuple[int, str]:
-        settings = {name: value for name, value in {**self._settings, **changes}.items() if value}
-        process = self._processes.start("outbox", *arguments, settings=settings)
-        code = await process.ended(deadline_s=60.0)
-        return code, process.output
+    def __call__(self, *arguments: str, **changes: str) -> tuple[int, str]:
+        settings = {"DATABASE_URL": self._database_url, "RABBITMQ_URL": "", **changes}
+        with self._monkeypatch.context() as environment:
+            for name, value in settings.items():
+                environment.setenv(name, value)
+            with pytest.raises(SystemExit) as ended:
+                run_cli(app, arguments=arguments, name="outbox")
+        printed = self._capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, printed.out + printed.err
 
 
 @pytest.fixture
-def command(processes: Processes, migrated_database: str) -> Command:
-    return Command(processes, {"DATABASE_URL": migrated_database})
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], migrated_database: str) -> Command:
+    return Command(monkeypatch, capsys, migrated_database)
 
 
 @pytest.fixture
-def bare_command(processes: Processes, database: str) -> Command:
-    return Command(processes, {"DATABASE_URL": database})
+def bare_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], database: str) -> Command:
+    return Command(monkeypatch, capsys, database)
 
 
-async def test_migrate_goes_up_down_and_up_again_and_says_where_it_stands(bare_command: Command) -> None:
+def test_migrate_goes_up_down_and_up_again_and_says_where_it_stands(bare_command: Command) -> None:
     nothing = "outbox: nothing, newest o0001\nconsumer: nothing, newest c0001\n"
     behind = "outbox: want the newest revision, got outbox and consumer behind it; run 'outbox migrate'\n"
-    assert await bare_command("migrate", "--check") == (CONFIGURATION, nothing + behind)
-    assert await bare_command("migrate", "--chain", "consumer") == (DONE, "consumer: c0001\n")
-    assert (await bare_command("migrate", "--check"))[0] == CONFIGURATION
+    assert bare_command("migrate", "--check") == (CONFIGURATION, nothing + behind)
+    assert bare_command("migrate", "--chain", "consumer") == (DONE, "consumer: c0001\n")
+    assert (bare_command("migrate", "--check"))[0] == CONFIGURATION
     for _ in range(2):
-        assert await bare_command("migrate") == (DONE, "outbox: o0001\nconsumer: c0001\n")
-    assert (await bare_command("migrate", "--check"))[0] == DONE
-    code, output = await bare_command("migrate", "--down")
+        assert bare_command("migrate") == (DONE, "outbox: o0001\nconsumer: c0001\n")
+    assert (bare_command("migrate", "--check"))[0] == DONE
+    code, output = bare_command("migrate", "--down")
     assert (code, _lines(output)) == (USAGE, 1)
-    assert await bare_command("migrate", "--down", "--chain", "outbox", "--yes") == (DONE, "outbox: nothing\n")
-    assert await bare_command("migrate", "--down", "--yes") == (DONE, "outbox: nothing\nconsumer: nothing\n")
-    assert await bare_command("migrate") == (DONE, "outbox: o0001\nconsumer: c0001\n")
+    assert bare_command("migrate", "--down", "--chain", "outbox", "--yes") == (DONE, "outbox: nothing\n")
+    assert bare_command("migrate", "--down", "--yes") == (DONE, "outbox: nothing\nconsumer: nothing\n")
+    assert bare_command("migrate") == (DONE, "outbox: o0001\nconsumer: c0001\n")
 
 
-async def test_the_printed_sql_is_all_that_a_database_needs(bare_command: Command, database: str) -> None:
-    code, script = await bare_command("migrate", "--sql", DATABASE_URL="")
+def test_the_printed_sql_is_all_that_a_database_needs(bare_command: Command, database: str) -> None:
+    code, script = bare_command("migrate", "--sql", DATABASE_URL="")
     assert code == DONE, script
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(script.encode())
-    assert (await bare_command("migrate", "--check"))[0] == DONE
+    assert (bare_command("migrate", "--check"))[0] == DONE
 
 
-async def test_migrate_takes_a_libpq_address_and_wants_no_more_than_its_schemas(
-    bare_command: Command, database: str
-) -> None:
+def test_migrate_takes_a_libpq_address_and_wants_no_more_than_its_schemas(bare_command: Command, database: str) -> None:
     parts = psycopg.conninfo.conninfo_to_dict(database)
     address = psycopg.conninfo.make_conninfo(**parts)
-    assert (await bare_command("migrate", DATABASE_URL=address))[0] == DONE
+    assert (bare_command("migrate", DATABASE_URL=address))[0] == DONE
 
 
-async def test_migrate_says_in_one_sentence_what_its_user_may_not_do(bare_command: Command, database: str) -> None:
+def test_migrate_says_in_one_sentence_what_its_user_may_not_do(bare_command: Command, database: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("DROP ROLE IF EXISTS outbox_guest")
         connection.execute("CREATE ROLE outbox_guest LOGIN PASSWORD 'hunter2'")
     try:
         address = psycopg.conninfo.make_conninfo(database, user="outbox_guest", password="hunter2")
-        code, output = await bare_command("migrate", DATABASE_URL=address)
+        code, output = bare_command("migrate", DATABASE_URL=address)
     finally:
         with psycopg.connect(database, autocommit=True) as connection:
             connection.execute("DROP ROLE outbox_guest")
@@ -108,47 +111,45 @@ async def test_migrate_says_in_one_sentence_what_its_user_may_not_do(bare_comman
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-async def test_what_cannot_be_done_is_one_sentence_and_an_exit_code(
+def test_what_cannot_be_done_is_one_sentence_and_an_exit_code(
     command: Command, arguments: list[str], changes: dict[str, str], code: int, says: str
 ) -> None:
-    found, output = await command(*arguments, **changes)
+    found, output = command(*arguments, **changes)
     assert (found, _lines(output)) == (code, 1), output
     assert says in output
     assert "hunter2" not in output
 
 
 @pytest.mark.parametrize("arguments", [["group", "list"], ["group", "add", "billing"], ["dead", "list"]], ids=" ".join)
-async def test_a_database_without_our_tables_is_told_how_to_get_them(
-    bare_command: Command, arguments: list[str]
-) -> None:
-    code, output = await bare_command(*arguments)
+def test_a_database_without_our_tables_is_told_how_to_get_them(bare_command: Command, arguments: list[str]) -> None:
+    code, output = bare_command(*arguments)
     assert (code, _lines(output)) == (CONFIGURATION, 1), output
     assert "run 'outbox migrate'" in output
 
 
-async def test_groups_are_added_once_and_listed(command: Command) -> None:
+def test_groups_are_added_once_and_listed(command: Command) -> None:
     added = "group billing reads every event committed from now on\n"
-    assert await command("group", "add", "billing") == (DONE, added)
-    assert (await command("group", "add", "billing"))[0] == CONFIGURATION
-    code, output = await command("group", "list")
+    assert command("group", "add", "billing") == (DONE, added)
+    assert (command("group", "add", "billing"))[0] == CONFIGURATION
+    code, output = command("group", "list")
     assert code == DONE
     assert re.fullmatch(r"billing  since [\d: -]+ UTC\ndefault  since [\d: -]+ UTC\n", output)
-    listed = json.loads((await command("group", "list", "--json"))[1])
+    listed = json.loads((command("group", "list", "--json"))[1])
     assert [group["name"] for group in listed] == ["billing", "default"]
 
 
-async def test_unknown_ids_are_named_before_and_instead_of_anything_done(command: Command) -> None:
+def test_unknown_ids_are_named_before_and_instead_of_anything_done(command: Command) -> None:
     for arguments in (["replay", "7", "8", "--dry-run"], ["discard", "7", "8", "--yes"], ["replay", "7", "8"]):
-        code, output = await command("dead", *arguments)
+        code, output = command("dead", *arguments)
         assert code == CONFIGURATION
         assert output.endswith("want open dead letters of group default, got no such: 7, 8\n")
-    assert (await command("dead", "list"))[1] == "no open dead letters in group default\n"
-    assert await command("dead", "replay", "--all") == (DONE, "replayed 0, refused 0\n")
+    assert (command("dead", "list"))[1] == "no open dead letters in group default\n"
+    assert command("dead", "replay", "--all") == (DONE, "replayed 0, refused 0\n")
 
 
-async def test_help_is_there_for_every_command(command: Command) -> None:
+def test_help_is_there_for_every_command(command: Command) -> None:
     for arguments in ([], ["migrate"], ["group"], ["dead"], ["dead", "replay"], ["demo"]):
-        code, output = await command(*arguments, "--help", DATABASE_URL="")
+        code, output = command(*arguments, "--help", DATABASE_URL="")
         assert code == DONE
         assert "Usage: outbox" in output
 
