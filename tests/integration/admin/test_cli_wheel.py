@@ -1,0 +1,70 @@
+"""The ``outbox`` command from the wheel that is shipped, unpacked where nothing else of the repository is."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from outbox.shell.exits import CONFIGURATION, DONE
+
+_ROOT = Path(__file__).parents[3]
+_RUN = "from {package}.cli import main; main()"
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the wheel's files are. It is built without network, by the backend that is installed."""
+    built, where = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("unpacked")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    done = subprocess.run([*build, "-w", str(built), str(_ROOT)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = built.glob("fairpost-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(where)
+    return where
+
+
+def _python(unpacked: Path, *arguments: str, database_url: str = "") -> tuple[int, str]:
+    """Run Python where the wheel's packages hide those of the repository; the exit code and what it printed."""
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(unpacked), "DATABASE_URL": database_url}
+    done = subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd="/", capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_wheel_holds_our_packages_and_nothing_else(unpacked: Path) -> None:
+    found = {path.name for path in unpacked.iterdir()}
+    (metadata,) = (name for name in found if name.endswith(".dist-info"))
+    assert found - {metadata} == {"outbox", "relay", "consumer", "admin", "migrations"}
+    scripts = (unpacked / metadata / "entry_points.txt").read_text()
+    for line in ("outbox = admin.cli:main", "outbox-relay = relay.cli:main", "outbox-consumer = consumer.cli:main"):
+        assert line in scripts
+    assert (unpacked / metadata / "licenses" / "LICENSE").exists()
+    assert (unpacked / "outbox" / "py.typed").exists()
+
+
+def test_migrate_works_from_the_installed_wheel(unpacked: Path, database: str) -> None:
+    where = _python(unpacked, "-c", "import migrations.environment as found; print(found.__file__)")
+    assert where == (DONE, f"{unpacked}/migrations/environment.py\n")
+
+    def outbox(*arguments: str) -> tuple[int, str]:
+        return _python(unpacked, "-c", _RUN.format(package="admin"), *arguments, database_url=database)
+
+    code, script = outbox("migrate", "--sql")
+    assert code == DONE
+    assert "CREATE TABLE outbox.event" in script
+    assert outbox("migrate", "--check")[0] == CONFIGURATION
+    assert outbox("migrate") == (DONE, "outbox: o0001\nconsumer: c0001\n")
+    assert outbox("migrate", "--check")[0] == DONE
+    assert outbox("migrate", "--down", "--yes") == (DONE, "outbox: nothing\nconsumer: nothing\n")
+
+
+@pytest.mark.parametrize("package", ["relay", "consumer"])
+def test_both_processes_start_from_the_installed_wheel(unpacked: Path, package: str) -> None:
+    code, output = _python(unpacked, "-c", _RUN.format(package=package), "--help")
+    assert code == DONE, output
+    assert "Usage:" in output
