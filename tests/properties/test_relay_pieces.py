@@ -1,6 +1,7 @@
 """Any lane, any windows, any order of confirms, crashes anywhere: nothing is lost, and order holds."""
 
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +33,10 @@ class Log:
         return Piece(lo=f"s{lo}", hi=f"s{hi}", after=inside[0] - 1, z=inside[-1], rows=rows)
 
 
+def new_stream() -> Stream:
+    return Stream(lane=LANE, tenant_hash=1, bucket=1)
+
+
 @dataclass(slots=True)
 class Relay:
     """One lane's memory, the position stored for it, and what reached the broker."""
@@ -40,7 +45,7 @@ class Relay:
     stored: StreamPosition | None = None
     stored_base: int = 0
     base: int = 0
-    stream: Stream = field(default_factory=lambda: new_stream())
+    stream: Stream = field(default_factory=new_stream)
     flying: list[Sent] = field(default_factory=list)
     arrived: list[int] = field(default_factory=list)
 
@@ -86,10 +91,6 @@ class Relay:
             self.stream.add(piece)
 
 
-def new_stream() -> Stream:
-    return Stream(lane=LANE, tenant_hash=1, bucket=1)
-
-
 @st.composite
 def logs(draw: st.DrawFn) -> Log:
     sizes = draw(st.lists(st.integers(0, 6), min_size=1, max_size=8))
@@ -110,21 +111,25 @@ ACTIONS = st.one_of(
 )
 
 
+def act(relay: Relay, action: str, number: int) -> None:
+    match action:
+        case "poll":
+            relay.poll(is_range=bool(number))
+        case "publish":
+            relay.publish(number)
+        case "settle":
+            relay.settle(number)
+        case "persist":
+            relay.persist()
+        case _:
+            relay.crash(min(number, len(relay.log.windows)))
+
+
 @given(log=logs(), actions=st.lists(ACTIONS, max_size=60))
 def test_every_event_arrives_and_after_what_it_depends_on(log: Log, actions: list[tuple[str, int]]) -> None:
     relay = Relay(log)
     for action, number in actions:
-        match action:
-            case "poll":
-                relay.poll(is_range=bool(number))
-            case "publish":
-                relay.publish(number)
-            case "settle":
-                relay.settle(number)
-            case "persist":
-                relay.persist()
-            case _:
-                relay.crash(min(number, len(log.windows)))
+        act(relay, action, number)
     while relay.base < len(log.windows) or not relay.stream.is_idle:
         relay.poll(is_range=False)
         relay.publish(3)
@@ -133,11 +138,10 @@ def test_every_event_arrives_and_after_what_it_depends_on(log: Log, actions: lis
 
     place = {seq: relay.arrived.index(seq) for window in log.windows for seq in window}  # raises if one is lost
     window_of = {seq: number for number, window in enumerate(log.windows) for seq in window}
-    for earlier in place:
-        for later in place:
-            # Whatever serialised behind another has the higher number and is not visible before it.
-            if earlier < later and window_of[earlier] <= window_of[later]:
-                assert place[earlier] < place[later]
+    for earlier, later in combinations(sorted(place), 2):
+        # Whatever serialised behind another has the higher number and is not visible before it.
+        if window_of[earlier] <= window_of[later]:
+            assert place[earlier] < place[later]
 
 
 @given(log=logs(), confirms=st.lists(st.integers(0, 20), max_size=40))
