@@ -87,7 +87,7 @@ def _emit(world: World) -> None:
 def _commands(world: World) -> Iterable[tuple[str, ...]]:
     yield ("outbox", "dead", "list")
     yield ("outbox", "dead", "list", "--json")
-    for (dead_id,) in world.rows("SELECT id FROM consumer.dead"):
+    for (dead_id,) in world.rows("SELECT id FROM consumer.dead WHERE type IN ('canary.violates', 'canary.chains')"):
         yield ("outbox", "dead", "show", str(dead_id), "--trace")
     for name in ("outbox-relay", "outbox-consumer"):
         yield (name, "status")
