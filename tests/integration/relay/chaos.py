@@ -21,7 +21,6 @@ from relay.loop import run_relay
 from tests.integration.relay.slow_broker import SlowBroker, SlowPublisher
 
 GROUPS = ("default", "audit")
-TENANTS = 16
 AGGREGATES = 3
 SLOTS = 6
 LIMITS = Limits(
@@ -84,11 +83,14 @@ class Verdict:
 class Writer:
     """One session that emits: early transaction numbers, savepoints, roll-backs, two-phase and long transactions."""
 
-    def __init__(self, url: str, seed: int, truth: Truth, over: threading.Event, *, may_prepare: bool) -> None:
+    def __init__(
+        self, url: str, seed: int, truth: Truth, over: threading.Event, *, tenants: int, may_prepare: bool
+    ) -> None:
         self._connection = psycopg.connect(url)
         self._rng = random.Random(seed)
         self._truth = truth
         self._over = over
+        self._tenants = tenants
         self._may_prepare = may_prepare
 
     def run(self) -> None:
@@ -106,7 +108,7 @@ class Writer:
             connection.execute("select pg_current_xact_id()")  # long before its first event
         if rng.random() < 0.2:
             self._pause(0.05)
-        tenant = f"t{rng.randrange(TENANTS)}"
+        tenant = f"t{rng.randrange(self._tenants)}"
         aggregate = f"{tenant}.{rng.randrange(AGGREGATES)}"
         written: list[Written] = []
         for _ in range(1 if rng.random() < 0.985 else 400):
@@ -244,24 +246,29 @@ def run_chaos(
     seed: int,
     seconds: float,
     writers: int = 6,
+    tenants: int = 16,
     relays: int = 2,
     settle_s: float = 40.0,
 ) -> Verdict:
     """Let everything happen for *seconds*, let it settle for up to *settle_s*, and judge.
 
-    The database must have both chains with a ring of ``SLOTS`` slots of a second, and nothing else.
+    Few *tenants* make writers meet on the same aggregates more often. The database must have the outbox chain
+    with a ring of ``SLOTS`` slots of a second, and nothing else.
     """
     rng = random.Random(seed)
     truth, events = Truth(), Counter[str]()
     over, janitor_over = threading.Event(), threading.Event()
     with psycopg.connect(url) as connection:
         connection.execute("create table aggregate (name text primary key, version integer not null default 0)")
-        names = [f"t{tenant}.{number}" for tenant in range(TENANTS) for number in range(AGGREGATES)]
+        names = [f"t{tenant}.{number}" for tenant in range(tenants) for number in range(AGGREGATES)]
         connection.execute("insert into aggregate select unnest(%s::text[])", (names,))
         connection.execute("select outbox.add_group('audit')")
         row = connection.execute("select current_setting('max_prepared_transactions')::int > 0").fetchone()
     may_prepare = bool(row and row[0])
-    jobs = [Writer(url, seed * 100 + one, truth, over, may_prepare=may_prepare).run for one in range(writers)]
+    jobs = [
+        Writer(url, seed * 100 + one, truth, over, tenants=tenants, may_prepare=may_prepare).run
+        for one in range(writers)
+    ]
     threads = [threading.Thread(target=job, daemon=True) for job in jobs]
     threads.append(threading.Thread(target=_hold_a_transaction, args=(url, over), daemon=True))
     janitor = threading.Thread(target=Janitor(url, janitor_over, events).run, daemon=True)

@@ -69,11 +69,11 @@ def _in_transaction_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    ("plant", "is_convicted"),
+    ("plant", "is_convicted", "tenants"),
     [
-        (_without_running_transactions, lambda verdict: verdict.lost > 0),
-        (_without_streams, lambda verdict: verdict.lost > 0),
-        (_in_transaction_order, lambda verdict: verdict.disordered > 0),
+        (_without_running_transactions, lambda verdict: verdict.lost > 0, 16),
+        (_without_streams, lambda verdict: verdict.lost > 0, 16),
+        (_in_transaction_order, lambda verdict: not verdict.is_clean, 5),
     ],
 )
 def test_a_planted_bug_is_convicted(
@@ -81,8 +81,9 @@ def test_a_planted_bug_is_convicted(
     monkeypatch: pytest.MonkeyPatch,
     plant: Callable[[pytest.MonkeyPatch], None],
     is_convicted: Callable[[Verdict], bool],
+    tenants: int,
 ) -> None:
     plant(monkeypatch)
-    verdict = run_chaos(small_ring, seed=SEED, seconds=8, settle_s=6)
+    verdict = run_chaos(small_ring, seed=SEED, seconds=8, settle_s=5, writers=8, tenants=tenants)
     print(verdict)
     assert is_convicted(verdict), verdict
