@@ -24,6 +24,7 @@ async def test_two_groups_each_handle_every_event_once(world: World) -> None:
     engine.dispose()
     await world.until_value("SELECT count(*) FROM effect", 120)
     await world.until_value("SELECT count(*) FROM bill", 60)
+    await world.until_idle(bookings, bills)
     assert [await service.end() for service in (relay, bookings, bills)] == [0, 0, 0]
     assert audit.effects(world) == audit.GOOD
     assert audit.left_over(world) == audit.NOTHING

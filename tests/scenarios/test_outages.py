@@ -104,6 +104,7 @@ async def test_after_an_outage_both_work_again_within_ten_seconds_and_no_attempt
         assert took_s < _WORKING_AGAIN_S, f"{outage}: working again after {took_s:.1f} s"
 
     await world.until_value("SELECT (SELECT count(*) FROM posting) - (SELECT count(*) FROM effect)", 0)
+    await world.until_idle(consumer)
     assert [await relay.end(), await consumer.end()] == [0, 0]
     assert audit.effects(world) == audit.GOOD
     assert audit.left_over(world) == audit.NOTHING

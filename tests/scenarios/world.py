@@ -156,6 +156,19 @@ class World:
             said = "\n".join(service.process.output[-2000:] for service in self.services)
             raise AssertionError(f"{error}; want {wanted!r}, got {found!r}\n{said}") from None
 
+    async def until_idle(self, *consumers: Service) -> None:
+        """Wait until nothing is left to do: queues, work rows and the *consumers*' hands are empty.
+
+        Once everything was handled, what came twice may still be under way.
+        """
+
+        async def is_idle() -> bool:
+            if self.value("SELECT count(*) FROM consumer.work") or any((await self.queues()).values()):
+                return False
+            return not any([await consumer.metric("outbox_consumer_in_hand") for consumer in consumers])
+
+        await until(is_idle, deadline_s=30.0, every_s=0.1, what="queues, work rows and hands to be empty")
+
     async def queues(self) -> dict[str, int]:
         """How many messages wait in each queue of ours that exists."""
         names = [
