@@ -12,11 +12,11 @@ from rich.table import Table
 
 from admin.prompt import ask
 from admin.settings import database_url
-from consumer import dead
-from consumer.dead_list import DeadFilter, matching
 from consumer.outcome import DeadCategory
-from consumer.replay import Resolved, discard, replay
 from consumer.status import groups
+from consumer.store import dead
+from consumer.store.dead_list import DeadFilter, matching
+from consumer.store.replay import Resolved, discard, replay
 from outbox.errors import ConfigError
 from outbox.schema import DEFAULT_GROUP
 from outbox.shell.console import console

@@ -14,11 +14,11 @@ from contextlib import suppress
 from benchmarks.baselines import run_plain_consumer
 from benchmarks.events import lanes
 from consumer import Consumer
+from consumer.engine.run import run_consumer
 from consumer.ports import Delivery, Inbox, LostBecause, Receipt
-from consumer.rabbitmq import RabbitMQBroker
-from consumer.rabbitmq_connection import Address
-from consumer.rabbitmq_exchange import RabbitMQExchange
-from consumer.run import run_consumer
+from consumer.rabbitmq.broker import RabbitMQBroker
+from consumer.rabbitmq.connection import Address
+from consumer.rabbitmq.exchange import RabbitMQExchange
 from outbox.event import Event
 from outbox.schema import DEFAULT_GROUP
 from outbox.shell.logs import configure

@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from outbox.shell.logs import configure
 from outbox.topology import QueueKind
+from relay.engine.loop import run_relay
 from relay.limits import Limits
-from relay.loop import run_relay
 from relay.ports import Confirmed, Outgoing, Settlement
-from relay.rabbitmq import RabbitPublisher
+from relay.rabbitmq.publisher import RabbitPublisher
 
 
 class Counting:

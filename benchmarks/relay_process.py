@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from benchmarks.servers import Servers
 from outbox.naming import Lane
 from outbox.topology import QueueKind
-from relay.rabbitmq import RabbitPublisher
+from relay.rabbitmq.publisher import RabbitPublisher
 
 
 async def declare_lanes(given: Servers, mine: Sequence[Lane], kind: QueueKind) -> None:

@@ -7,7 +7,7 @@ What handlers are written with:
 
 from consumer.api import Consumer
 from consumer.context import Context
-from consumer.failure import Policy
+from consumer.decide.failure import Policy
 from consumer.outcome import (
     Dead,
     DeadCategory,

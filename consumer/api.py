@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
-from consumer.failure import Policy
+from consumer.decide.failure import Policy
 from consumer.registry import Registry, read_handler
 from outbox.errors import ConfigError
 from outbox.event import EventModel

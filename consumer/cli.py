@@ -92,7 +92,7 @@ async def _show_status(url: str, group: str, *, as_json: bool) -> None:
 
     from consumer import status as statuses
     from consumer import status_text
-    from consumer.desk import Desk
+    from consumer.store.desk import Desk
     from outbox.shell.console import console
 
     desk = Desk(url, name="outbox-consumer status")

@@ -7,7 +7,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from consumer.run import Readiness
+from consumer.engine.run import Readiness
 
 _PREFIX: Final = "outbox_consumer_"
 

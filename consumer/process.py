@@ -4,15 +4,15 @@ import sys
 
 import structlog
 
-from consumer import pruning
 from consumer.api import Consumer
-from consumer.desk import Desk
+from consumer.engine.run import Readiness, run_consumer
 from consumer.metrics import register
-from consumer.rabbitmq import RabbitMQBroker
-from consumer.rabbitmq_connection import Address
-from consumer.rabbitmq_exchange import RabbitMQExchange
-from consumer.run import Readiness, run_consumer
+from consumer.rabbitmq.broker import RabbitMQBroker
+from consumer.rabbitmq.connection import Address
+from consumer.rabbitmq.exchange import RabbitMQExchange
 from consumer.settings import ConsumerSettings
+from consumer.store import pruning
+from consumer.store.desk import Desk
 from outbox.shell.exits import DONE, TRY_AGAIN
 from outbox.shell.health import HealthServer
 from outbox.shell.logs import configure
@@ -27,7 +27,7 @@ async def run_process(consumer: Consumer, settings: ConsumerSettings) -> int:
 
     Raises:
         StoreUnavailable, BrokerUnavailable: not reachable within ``start_s`` of the start.
-        OutboxError: what else keeps a consumer from working; see ``consumer.run.run_consumer``.
+        OutboxError: what else keeps a consumer from working; see ``consumer.engine.run.run_consumer``.
     """
     configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr)
     readiness = Readiness()

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from consumer.context import Context
-from consumer.failure import Policy
+from consumer.decide.failure import Policy
 from outbox.errors import ConfigError, InvalidEvent
 from outbox.event import Event, EventModel
 from outbox.naming import check_type

@@ -10,13 +10,13 @@ from enum import Enum
 from typing import Final, TypeAlias, cast
 from uuid import UUID
 
-from consumer import gate, incarnation, work
-from consumer.gate import BlockedKey, BlockedKeys
-from consumer.incarnation import Incarnation
 from consumer.outcome import DeadCategory
-from consumer.plans import fresh
-from consumer.stored import Connection
-from consumer.work import Reason, WorkCount
+from consumer.store import gate, incarnation, work
+from consumer.store.gate import BlockedKey, BlockedKeys
+from consumer.store.incarnation import Incarnation
+from consumer.store.plans import fresh
+from consumer.store.stored import Connection
+from consumer.store.work import Reason, WorkCount
 from outbox.event import Tier
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"

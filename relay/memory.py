@@ -22,8 +22,8 @@ from outbox.topology import (
 )
 from outbox.wire import encode
 from relay.announcement import announcement_message
-from relay.frames import DEFAULT_BODY_BYTES_MAX, DEFAULT_FRAME_BYTES_MAX, Marshaller, TooLarge
 from relay.ports import Announcement, Category, Confirmed, Failed, LaneFault, Nacked, Outgoing, Settlement
+from relay.rabbitmq.frames import DEFAULT_BODY_BYTES_MAX, DEFAULT_FRAME_BYTES_MAX, Marshaller, TooLarge
 
 _PREFETCH: Final = 100
 _own_queues: Final = count(1)

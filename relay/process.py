@@ -14,12 +14,12 @@ from outbox.shell.health import Check, HealthServer, Probe
 from outbox.shell.logs import configure
 from outbox.shell.signals import Stop
 from outbox.shell.startup import are_reachable
+from relay.engine.janitor import run_janitor
+from relay.engine.loop import run_relay
 from relay.gauges import Gauges
-from relay.janitor import run_janitor
-from relay.loop import run_relay
+from relay.log.sessions import opened
 from relay.metrics import register
-from relay.rabbitmq import RabbitPublisher
-from relay.sessions import opened
+from relay.rabbitmq.publisher import RabbitPublisher
 from relay.settings import RelaySettings
 
 log = structlog.get_logger(__name__)
@@ -33,7 +33,7 @@ async def run_process(settings: RelaySettings) -> int:
 
     Raises:
         StoreUnavailable, BrokerUnavailable: not reachable within ``start_s`` of the start.
-        OutboxError: what else keeps a relay from working; see ``relay.loop.run_relay``.
+        OutboxError: what else keeps a relay from working; see ``relay.engine.loop.run_relay``.
     """
     configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr)
     gauges = Gauges()

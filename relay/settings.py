@@ -6,8 +6,8 @@ from pydantic import BaseModel, Field, model_validator
 
 from outbox.shell.settings import BrokerUrl, DatabaseUrl, LogFormat, LogLevel, Port
 from outbox.topology import QueueKind
-from relay.frames import DEFAULT_BODY_BYTES_MAX
 from relay.limits import Limits
+from relay.rabbitmq.frames import DEFAULT_BODY_BYTES_MAX
 
 PREFIX: Final = "OUTBOX_RELAY_"
 _DEFAULTS: Final = Limits()

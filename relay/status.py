@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any, Final, LiteralString
 
 from outbox.event import Tier
-from relay import store
-from relay.rows import TIERS
+from relay.log import store
+from relay.log.rows import TIERS
 
 _ASK_S: Final = 60.0
 

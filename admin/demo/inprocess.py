@@ -9,14 +9,14 @@ from typing import Final
 
 from admin.demo import suppressed
 from admin.demo.app import consumer
+from consumer.engine.run import run_consumer
 from consumer.limits import Limits as ConsumerLimits
 from consumer.memory import MemoryBroker, MemoryExchange
-from consumer.run import run_consumer
 from outbox.inprocess import InProcessBroker
 from outbox.shell.logs import configure
 from outbox.shell.signals import Stop
+from relay.engine.loop import run_relay
 from relay.limits import Limits as RelayLimits
-from relay.loop import run_relay
 from relay.memory import MemoryPublisher
 
 # Short, so that what a crashed task held is taken over while one watches.

@@ -18,7 +18,7 @@ from outbox.topology import ROLL_CALL_EXCHANGE, QueueKind
 from outbox.wire import Message, decode
 from relay.memory import MemoryPublisher
 from relay.ports import Confirmed, Failed, LaneTopology, Outgoing, Publisher, Settlement
-from relay.rabbitmq import RabbitPublisher
+from relay.rabbitmq.publisher import RabbitPublisher
 from tests.support.containers import RabbitContainer
 from tests.support.proxy import Proxy
 from tests.support.rabbit import RabbitNode

@@ -8,7 +8,7 @@ from itertools import count, permutations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from consumer.fairness import Item, Scheduler
+from consumer.decide.fairness import Item, Scheduler
 from outbox.event import Tier
 
 TENANTS = ["a", "b", "c", "d", "e"]

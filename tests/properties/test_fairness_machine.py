@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from consumer.fairness import Item, Scheduler
+from consumer.decide.fairness import Item, Scheduler
 from outbox.event import Tier
 
 TENANTS = st.sampled_from(["a", "b", "c"])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from outbox.event import Tier
 from outbox.naming import Lane
-from relay.pieces import Piece, Row, Sent, Stream, StreamPosition
+from relay.decide.pieces import Piece, Row, Sent, Stream, StreamPosition
 from tests.unit.relay.rows import row
 
 LANE = Lane(group="default", tier=Tier.STANDARD, tenant="acme")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.stored import original_headers, parameters, restore, safe_headers, storable, unreadable
+from consumer.store.stored import original_headers, parameters, restore, safe_headers, storable, unreadable
 from outbox.event import Tier
 from outbox.wire import Message
 

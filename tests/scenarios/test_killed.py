@@ -27,7 +27,7 @@ _AFTER_MAX_S = 1.0
 
 @dataclass(slots=True)
 class App:
-    """Commits postings from several threads; each kill lets it commit some more, so that none finds nothing to do."""
+    """Commits postings from several threads, and some more before each kill, so that none finds nothing to do."""
 
     engine: sa.Engine
     seed: int
@@ -81,9 +81,12 @@ class App:
 
 
 async def _kill_again_and_again(
-    start: Callable[[], Service], killed: Callable[[], None], rng: random.Random, *, works: str
+    start: Callable[[], Service], more: Callable[[], None], rng: random.Random, *, works: str
 ) -> None:
-    """Kill what *start* starts, at random moments after the metric *works* has moved, and leave a last one running."""
+    """Kill what *start* starts, at random moments after the metric *works* has moved, and leave a last one running.
+
+    *more* gives it something to do before each kill.
+    """
 
     async def has_worked() -> bool:
         assert service.process.is_running(), service.process.output[-3000:]
@@ -92,10 +95,11 @@ async def _kill_again_and_again(
     for _ in range(_KILLS):
         service = start()
         await until(has_worked, deadline_s=30.0, what=f"{service.process.name} to work")
-        # Not for anything that can be waited for: the moment is random on purpose.
+        # Not for anything that could be waited for: moments are random on purpose, the second amid what comes now.
         await asyncio.sleep(rng.uniform(0.0, _AFTER_MAX_S))
+        more()
+        await asyncio.sleep(rng.uniform(0.1, 0.5))
         service.process.kill()
-        killed()
     start()
 
 

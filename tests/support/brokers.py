@@ -12,9 +12,9 @@ from pamqp import commands
 
 from consumer.memory import MemoryBroker, MemoryExchange
 from consumer.ports import Broker
-from consumer.rabbitmq import RabbitMQBroker
-from consumer.rabbitmq_connection import Address
-from consumer.rabbitmq_exchange import RabbitMQExchange
+from consumer.rabbitmq.broker import RabbitMQBroker
+from consumer.rabbitmq.connection import Address
+from consumer.rabbitmq.exchange import RabbitMQExchange
 from outbox.inprocess import InProcessBroker
 from outbox.topology import QueueKind, lane_arguments
 from outbox.wire import Message

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import psycopg
 
 from consumer.api import Consumer
+from consumer.engine.run import Readiness, run_consumer
 from consumer.limits import Limits
 from consumer.memory import MemoryBroker, MemoryExchange
 from consumer.ports import Broker, Exchange
-from consumer.run import Readiness, run_consumer
 from outbox import topology
 from outbox.event import JSON, Event, Ordering, Tier, new_event_id
 from outbox.inprocess import InProcessBroker

@@ -9,9 +9,9 @@ from aiormq.abc import AbstractChannel
 from pamqp import commands
 
 from consumer.ports import Broker, Exchange
-from consumer.rabbitmq import RabbitMQBroker
-from consumer.rabbitmq_connection import Address
-from consumer.rabbitmq_exchange import RabbitMQExchange
+from consumer.rabbitmq.broker import RabbitMQBroker
+from consumer.rabbitmq.connection import Address
+from consumer.rabbitmq.exchange import RabbitMQExchange
 from outbox import topology
 from outbox.naming import Lane
 from outbox.topology import QueueKind, lane_arguments

@@ -4,9 +4,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from consumer import stored
-from consumer.stored import Stored
-from consumer.work import NewWork, Reason
+from consumer.store import stored
+from consumer.store.stored import Stored
+from consumer.store.work import NewWork, Reason
 from outbox import wire
 from outbox.event import Event, Ordering, Tier, new_event_id
 

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import psycopg
 import pytest
 
-from consumer.stored import Connection
+from consumer.store.stored import Connection
 
 Connect = Callable[[], Awaitable[Connection]]
 

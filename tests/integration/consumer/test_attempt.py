@@ -16,13 +16,23 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from consumer.api import Consumer
-from consumer.attempt import Attempts, Handled, Interrupted, Job, Known, LostTransaction, Raised, Result, Returned
-from consumer.connection import SlotConnection
 from consumer.context import Context
-from consumer.delivery import Body, read_body
-from consumer.horizon import Ring
-from consumer.ledger import Ledger, State
+from consumer.decide.delivery import Body, read_body
+from consumer.decide.horizon import Ring
+from consumer.engine.attempt import (
+    Attempts,
+    Handled,
+    Interrupted,
+    Job,
+    Known,
+    LostTransaction,
+    Raised,
+    Result,
+    Returned,
+)
 from consumer.outcome import DeadLetter, Done, Drop, Outcome, Retry
+from consumer.store.connection import SlotConnection
+from consumer.store.ledger import Ledger, State
 from outbox.errors import StoreUnavailable
 from outbox.event import Event, EventModel, Tier
 from outbox.schema import TENANT_SETTING

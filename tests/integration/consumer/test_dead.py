@@ -10,14 +10,15 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from consumer import dead, dead_list, gate, status, work
-from consumer.dead import NewDead
-from consumer.dead_list import DeadFilter
-from consumer.horizon import Ring, slot_of
+from consumer import status
+from consumer.decide.horizon import Ring, slot_of
 from consumer.outcome import DeadCategory
-from consumer.replay import Resolved, discard, replay
-from consumer.stored import Connection, unreadable
-from consumer.work import Reason
+from consumer.store import dead, dead_list, gate, work
+from consumer.store.dead import NewDead
+from consumer.store.dead_list import DeadFilter
+from consumer.store.replay import Resolved, discard, replay
+from consumer.store.stored import Connection, unreadable
+from consumer.store.work import Reason
 from outbox import wire
 from outbox.errors import TransientError
 from outbox.event import Event, Tier

@@ -5,9 +5,9 @@ import random
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
-from consumer import directory, gate, work
-from consumer.directory import Announcement
-from consumer.stored import Connection
+from consumer.store import directory, gate, work
+from consumer.store.directory import Announcement
+from consumer.store.stored import Connection
 from outbox import wire
 from outbox.event import Tier
 from outbox.naming import Lane

@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from consumer import Consumer, Context, DeadLetter, Drop, Outcome, Policy, Retry, Snooze
-from consumer.dead_list import DeadFilter
-from consumer.replay import replay
+from consumer.store.dead_list import DeadFilter
+from consumer.store.replay import replay
 from outbox import Outbox, topology
 from outbox.event import EventModel, Ordering, Tier
 from outbox.wire import encode

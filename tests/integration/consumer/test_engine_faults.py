@@ -386,7 +386,7 @@ async def test_an_event_that_a_frozen_process_has_holds_no_slot_elsewhere(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is stopped, not dead, keeps its transactions open."""
-    monkeypatch.setattr("consumer.attempt._CLAIM_S", 0.2)
+    monkeypatch.setattr("consumer.engine.attempt._CLAIM_S", 0.2)
 
     @rig.consumer.on(OrderPlaced)
     async def bill(event: OrderPlaced, session: AsyncSession) -> None:

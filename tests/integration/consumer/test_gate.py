@@ -8,13 +8,13 @@ from uuid import uuid4
 
 import pytest
 
-from consumer import dead, gate, work
-from consumer.dead import NewDead
-from consumer.gate import Key
-from consumer.order import Turn
+from consumer.decide.order import Turn
 from consumer.outcome import DeadCategory
-from consumer.stored import Connection
-from consumer.work import Reason
+from consumer.store import dead, gate, work
+from consumer.store.dead import NewDead
+from consumer.store.gate import Key
+from consumer.store.stored import Connection
+from consumer.store.work import Reason
 from outbox import wire
 from outbox.event import Event, Tier
 from tests.integration.consumer.conftest import Connect

@@ -5,8 +5,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from consumer import incarnation, work
-from consumer.stored import Connection
+from consumer.store import incarnation, work
+from consumer.store.stored import Connection
 from outbox.errors import LeaseLost
 from tests.integration.consumer.conftest import Connect
 from tests.support.waiting_events import GROUP, an_event, new_work

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from consumer.horizon import Ring
-from consumer.ledger import Claim, Entry, Ledger, State, is_marked, mark_of
-from consumer.stored import Connection
+from consumer.decide.horizon import Ring
+from consumer.store.ledger import Claim, Entry, Ledger, State, is_marked, mark_of
+from consumer.store.stored import Connection
 from outbox.event import Event
 from outbox.schema import TENANT_SETTING
 from tests.support.engine import an_event

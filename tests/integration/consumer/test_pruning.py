@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from consumer import pruning
-from consumer.horizon import Ring, free_slots, slot_of
-from consumer.stored import Connection
+from consumer.decide.horizon import Ring, free_slots, slot_of
+from consumer.store import pruning
+from consumer.store.stored import Connection
 from outbox.errors import ConfigError
 from tests.integration.consumer.conftest import Connect
 from tests.support.waiting_events import GROUP, HORIZON

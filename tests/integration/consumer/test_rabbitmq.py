@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Sequence
 import aiormq
 import pytest
 
-from consumer import rabbitmq_attach
 from consumer.ports import Broker, Delivery, LostBecause
-from consumer.rabbitmq import RabbitMQBroker
-from consumer.rabbitmq_connection import Address
+from consumer.rabbitmq import attach as rabbitmq_attach
+from consumer.rabbitmq.broker import RabbitMQBroker
+from consumer.rabbitmq.connection import Address
 from outbox.errors import BrokerUnavailable, ConfigError
 from outbox.topology import QueueKind
 from tests.support.brokers import RabbitBench, a_message, rabbit_bench

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from consumer import rabbitmq_attach
 from consumer.ports import LostBecause
-from consumer.rabbitmq_exchange import RabbitMQExchange
+from consumer.rabbitmq import attach as rabbitmq_attach
+from consumer.rabbitmq.exchange import RabbitMQExchange
 from outbox.errors import BrokerUnavailable
 from outbox.topology import DIRECTORY_EXCHANGE, QueueKind, directory_queue
 from tests.support.brokers import RabbitBench, a_message, rabbit_bench

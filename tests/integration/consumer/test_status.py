@@ -5,14 +5,15 @@ import json
 
 from rich.console import Console
 
-from consumer import dead, directory, gate, incarnation, status, work
-from consumer.dead import NewDead
-from consumer.directory import Announcement
+from consumer import status
 from consumer.outcome import DeadCategory
 from consumer.status import Status
 from consumer.status_text import show
-from consumer.stored import Connection
-from consumer.work import Reason
+from consumer.store import dead, directory, gate, incarnation, work
+from consumer.store.dead import NewDead
+from consumer.store.directory import Announcement
+from consumer.store.stored import Connection
+from consumer.store.work import Reason
 from outbox import wire
 from outbox.event import Event, Tier
 from outbox.naming import Lane

@@ -9,9 +9,9 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from consumer import work
-from consumer.stored import Connection
-from consumer.work import Reason, WorkRow
+from consumer.store import work
+from consumer.store.stored import Connection
+from consumer.store.work import Reason, WorkRow
 from outbox import wire
 from outbox.errors import LeaseLost
 from outbox.event import Event, Tier, new_event_id

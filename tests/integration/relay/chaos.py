@@ -15,9 +15,9 @@ from uuid import UUID, uuid4
 import psycopg
 
 from outbox.naming import bucket_of, tenant_hash
+from relay.engine.loop import run_relay
 from relay.gauges import Gauges
 from relay.limits import Limits
-from relay.loop import run_relay
 from tests.integration.relay.slow_broker import SlowBroker, SlowPublisher
 
 GROUPS = ("default", "audit")

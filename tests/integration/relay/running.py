@@ -13,9 +13,9 @@ import psycopg
 from outbox.event import Tier
 from outbox.inprocess import InProcessBroker
 from outbox.naming import Lane, bucket_of, tenant_hash
+from relay.engine.loop import run_relay
 from relay.gauges import Gauges
 from relay.limits import Limits
-from relay.loop import run_relay
 from relay.memory import MemoryPublisher
 from relay.ports import LaneTopology, Publisher
 from tests.support.wait import until

@@ -7,7 +7,7 @@ import aio_pika
 from outbox.event import Tier
 from outbox.naming import Lane
 from relay.limits import Limits
-from relay.rabbitmq import RabbitPublisher
+from relay.rabbitmq.publisher import RabbitPublisher
 from tests.integration.relay.running import App, emit, start
 from tests.support.containers import RabbitContainer
 from tests.support.rabbit import RabbitNode

@@ -10,8 +10,8 @@ import pytest
 
 from admin import migrate
 from migrations.ring import Ring
-from relay import positions, ringlog
-from relay.rows import EVENT_COLUMNS
+from relay.log import positions, ringlog
+from relay.log.rows import EVENT_COLUMNS
 from tests.integration.relay.chaos import SLOTS, Verdict, run_chaos
 
 SECONDS = float(os.environ.get("RELAY_CHAOS_SECONDS", "12"))

@@ -12,7 +12,7 @@ from admin.embedded import PostgresNode
 from outbox.errors import SchemaMissing, WrongDatabase
 from outbox.inprocess import InProcessBroker
 from relay.limits import Limits
-from relay.sessions import opened
+from relay.log.sessions import opened
 from tests.integration.relay.running import App, running
 from tests.support.databases import fresh_database
 from tests.support.services import Postgres

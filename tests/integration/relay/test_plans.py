@@ -8,9 +8,9 @@ import pytest
 
 from outbox.event import Tier
 from outbox.naming import Lane, bucket_of, tenant_hash
-from relay import ringlog, store
-from relay.pieces import Piece, Stream
-from relay.ringlog import Bounds
+from relay.decide.pieces import Piece, Stream
+from relay.log import ringlog, store
+from relay.log.ringlog import Bounds
 from tests.integration.relay.running import App, emit
 
 BOUNDS = Bounds(rows=1000, bytes=1 << 24, seconds=10.0)

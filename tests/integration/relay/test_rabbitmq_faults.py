@@ -10,7 +10,7 @@ import pytest
 from outbox.errors import BrokerUnavailable
 from outbox.topology import QueueKind
 from relay.ports import Category, Confirmed, Outgoing, Settlement
-from relay.rabbitmq import RabbitPublisher
+from relay.rabbitmq.publisher import RabbitPublisher
 from tests.contracts.publishers import (
     by_tag,
     confirmed_tags,

@@ -12,7 +12,7 @@ import pytest
 
 from outbox.errors import BrokerUnavailable
 from relay.ports import Outgoing
-from relay.rabbitmq import RabbitPublisher
+from relay.rabbitmq.publisher import RabbitPublisher
 from tests.contracts.publishers import (
     RabbitStage,
     confirmed_tags,

@@ -10,7 +10,7 @@ from outbox.errors import BrokerUnavailable
 from outbox.event import Event
 from outbox.topology import EVENTS_EXCHANGE, lane_arguments, refused_queue
 from relay.ports import Category
-from relay.rabbitmq import RabbitPublisher
+from relay.rabbitmq.publisher import RabbitPublisher
 from tests.contracts.publishers import (
     RabbitStage,
     confirmed_tags,

@@ -6,7 +6,7 @@ import pytest
 from admin import migrate
 from migrations.ring import Ring
 from outbox.inprocess import InProcessBroker
-from relay.janitor import truncate_old_slots
+from relay.engine.janitor import truncate_old_slots
 from tests.integration.relay.running import App, arrived, emit, running, schedule, value
 from tests.support.wait import until
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from outbox.inprocess import InProcessBroker
-from relay import scheduled, store
+from relay.log import scheduled, store
 from tests.integration.relay.running import App, arrived, queued, running, schedule, value
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from outbox.errors import LeaseLost
 from outbox.inprocess import InProcessBroker
-from relay import leases, positions, store
-from relay.backlog import Positions
+from relay.decide.backlog import Positions
 from relay.limits import Limits
+from relay.log import leases, positions, store
 from relay.memory import MemoryPublisher
 from tests.integration.relay.faulty_publisher import FaultyPublisher
 from tests.integration.relay.running import QUICK, App, arrived, emit, queued, running, start

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from consumer import Consumer, DeadCategory
-from consumer.delivery import Body, Refused, open_envelope, read_body, read_payload
+from consumer.decide.delivery import Body, Refused, open_envelope, read_body, read_payload
 from consumer.registry import Handler
 from outbox.event import Event, EventModel, Ordering, Tier
 from outbox.naming import Lane

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from consumer.directory import read
+from consumer.store.directory import read
 from outbox.errors import Unreadable
 from outbox.event import Tier
 from outbox.naming import Lane

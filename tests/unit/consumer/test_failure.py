@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from consumer.failure import (
+from consumer.decide.failure import (
     Failure,
     FailureCategory,
     GiveUp,

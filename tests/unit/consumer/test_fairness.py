@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from consumer.fairness import Grant, Item, Scheduler
+from consumer.decide.fairness import Grant, Item, Scheduler
 from outbox.errors import ConfigError
 from outbox.event import Tier
 

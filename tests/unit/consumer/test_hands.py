@@ -7,13 +7,13 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from consumer import DeadCategory
-from consumer.delivery import Refused
-from consumer.fairness import Scheduler
-from consumer.hands import BUFFER_S, ORDER_S, Hands
-from consumer.item import FromWork, Item
+from consumer.decide.delivery import Refused
+from consumer.decide.fairness import Scheduler
+from consumer.engine.hands import BUFFER_S, ORDER_S, Hands
+from consumer.engine.item import FromWork, Item
 from consumer.ports import Receipt
-from consumer.stored import of_event
-from consumer.work import Reason, WorkRow
+from consumer.store.stored import of_event
+from consumer.store.work import Reason, WorkRow
 from outbox.event import Event, Ordering, Tier
 from outbox.naming import Lane
 from outbox.wire import encode

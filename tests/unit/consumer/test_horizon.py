@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from consumer.horizon import Ring, free_slots, is_within, slot_of
+from consumer.decide.horizon import Ring, free_slots, is_within, slot_of
 
 RING = Ring(slots=16, slot_seconds=86_400)
 HORIZON = timedelta(days=14)

@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 from itertools import count
 from uuid import uuid4
 
-from consumer.fairness import Scheduler
-from consumer.hands import Hands
-from consumer.item import Item
-from consumer.lanes import Lanes
+from consumer.decide.fairness import Scheduler
+from consumer.engine.hands import Hands
+from consumer.engine.item import Item
+from consumer.engine.lanes import Lanes
 from consumer.ports import Receipt
 from outbox.event import Event, Tier
 from outbox.naming import Lane

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from consumer.order import Position, Turn, decide
+from consumer.decide.order import Position, Turn, decide
 from outbox.event import Ordering
 
 NOW = datetime(2026, 6, 15, 12, tzinfo=UTC)

@@ -5,8 +5,8 @@ import inspect
 from aiormq.channel import Channel
 from aiormq.connection import Connection
 
-from consumer.rabbitmq_channel import Attachment
-from consumer.rabbitmq_connection import PlainConnection
+from consumer.rabbitmq.channel import Attachment
+from consumer.rabbitmq.connection import PlainConnection
 
 
 async def test_what_is_written_never_waits_and_never_pushes_out_the_clients_own_answers() -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands, frame
 
-from consumer.rabbitmq_frames import settle_frames
+from consumer.rabbitmq.frames import settle_frames
 
 _CHANNEL = 3
 

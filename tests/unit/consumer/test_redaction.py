@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from consumer.redaction import payload_values, printable, redact, summarise
+from consumer.decide.redaction import payload_values, printable, redact, summarise
 
 TOKEN = "CANARY-7f3a9b21c0"
 PLAIN = "swordfish"

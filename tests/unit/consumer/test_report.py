@@ -1,6 +1,6 @@
 """What is told of failures."""
 
-from consumer.report import report_of, sentence
+from consumer.decide.report import report_of, sentence
 
 
 def _raised(error: Exception) -> Exception:

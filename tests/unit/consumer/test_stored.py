@@ -6,7 +6,16 @@ from decimal import Decimal
 
 import pytest
 
-from consumer.stored import Stored, of_event, original_headers, parameters, restore, safe_headers, storable, unreadable
+from consumer.store.stored import (
+    Stored,
+    of_event,
+    original_headers,
+    parameters,
+    restore,
+    safe_headers,
+    storable,
+    unreadable,
+)
 from outbox import wire
 from outbox.event import Event, Tier
 from outbox.wire import Message

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from consumer import Consumer, DeadCategory, DeadLetter, Drop, Policy, Retry, Snooze, Throttled
-from consumer.attempt import Early, Handled, Known, Raised, Returned
-from consumer.ledger import Entry, State
-from consumer.order import Turn
+from consumer.decide.order import Turn
+from consumer.engine.attempt import Early, Handled, Known, Raised, Returned
+from consumer.engine.verdict import Buried, Elsewhere, Fate, Finished, Pending, entries_of, fate_of, lets_key_pass
 from consumer.registry import Handler
-from consumer.verdict import Buried, Elsewhere, Fate, Finished, Pending, entries_of, fate_of, lets_key_pass
-from consumer.work import Reason
+from consumer.store.ledger import Entry, State
+from consumer.store.work import Reason
 from outbox.event import Event
 
 consumer = Consumer("billing", policy=Policy(max_retries=2, base_s=1, max_wait_s=8))

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from outbox.event import JSON, Event, Tier
-from relay.pieces import Row
+from relay.decide.pieces import Row
 
 
 def row(seq: int, *, size_bytes: int = 2, tenant: str = "acme", tier: Tier = Tier.STANDARD) -> Row:

@@ -1,6 +1,6 @@
 from outbox.event import Tier
-from relay.backlog import Backlog, Cohort
-from relay.pieces import Part, Piece, Sent
+from relay.decide.backlog import Backlog, Cohort
+from relay.decide.pieces import Part, Piece, Sent
 from tests.unit.relay.rows import row
 
 BOTH = {1: ("audit", "default"), 2: ("default",)}

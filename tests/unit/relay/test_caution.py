@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.caution import Caution
 from relay.ports import Category, Failed, Outgoing
+from relay.rabbitmq.caution import Caution
 from tests.contracts.publishers import lane, outgoing
 
 REASON = "406 too large"

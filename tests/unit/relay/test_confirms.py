@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.confirms import Confirms
 from relay.ports import Category, Confirmed, Failed, Nacked, Outgoing, Settlement
+from relay.rabbitmq.confirms import Confirms
 from tests.contracts.publishers import event, lane, outgoing
 
 

@@ -5,9 +5,9 @@ import pytest
 
 from outbox.errors import ConfigError
 from outbox.shell.settings import load
-from relay.cadence import poll_interval_s
-from relay.deferred import fate
+from relay.decide.cadence import poll_interval_s
 from relay.limits import Limits
+from relay.log.deferred import fate
 from relay.ports import Category
 from relay.settings import PREFIX, RelaySettings
 

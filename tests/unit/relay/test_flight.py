@@ -1,7 +1,7 @@
 from outbox.event import Tier
 from outbox.naming import Lane
-from relay.flight import AllWell, BrokerSilent, Flight, LanesSilent
-from relay.pieces import Piece, Sent, Stream
+from relay.decide.flight import AllWell, BrokerSilent, Flight, LanesSilent
+from relay.decide.pieces import Piece, Sent, Stream
 from tests.unit.relay.rows import rows
 
 CONFIRM_S = 10.0

@@ -16,7 +16,7 @@ from outbox.event import Event, Ordering, Tier
 from outbox.naming import Lane
 from outbox.topology import EVENTS_EXCHANGE
 from outbox.wire import Message, decode, encode
-from relay.frames import FRAME_OVERHEAD_BYTES, Marshaller, TooLarge
+from relay.rabbitmq.frames import FRAME_OVERHEAD_BYTES, Marshaller, TooLarge
 
 CHANNEL = 3
 FRAME_BYTES_MAX = 4096

@@ -1,6 +1,6 @@
 from outbox.event import Tier
 from outbox.naming import Lane
-from relay.pieces import Piece, Sent, Stream
+from relay.decide.pieces import Piece, Sent, Stream
 from tests.unit.relay.rows import row
 
 LANE = Lane(group="default", tier=Tier.STANDARD, tenant="acme")

@@ -13,7 +13,7 @@ from pamqp.frame import FrameTypes, marshal, unmarshal
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
-from relay.rabbitmq_tap import CHANNEL, Tap
+from relay.rabbitmq.tap import CHANNEL, Tap
 
 
 class Heard:

@@ -1,7 +1,7 @@
 from collections import Counter
 
 from outbox.event import Tier
-from relay.turns import WEIGHTS, Turns
+from relay.decide.turns import WEIGHTS, Turns
 
 
 def serve(turns: Turns[str], tiers: dict[str, Tier], rounds: int, *, rows: int = 10) -> list[str]:

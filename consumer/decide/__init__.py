@@ -1,0 +1,1 @@
+"""Decisions about deliveries, turns, order and failures. No clock, no I/O."""

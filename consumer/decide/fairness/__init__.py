@@ -1,0 +1,11 @@
+"""Who is next: a free slot, many tenants, and what one of them may not do to the others.
+
+No clock, no I/O, no lock, no randomness; one Scheduler, owned by one engine. ``slots`` splits the slots among
+tiers, ``rounds`` takes turns among the tenants of a tier, ``limits`` holds back what is paused or at its cap,
+``lanes`` counts what each lane has in hand, and ``scheduler`` puts them together.
+"""
+
+from consumer.decide.fairness.scheduler import Scheduler
+from consumer.decide.fairness.values import Grant, Item
+
+__all__ = ["Grant", "Item", "Scheduler"]

@@ -1,0 +1,1 @@
+"""What runs: lanes, slots and attempts, and the jobs beside them."""

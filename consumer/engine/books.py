@@ -1,0 +1,203 @@
+"""What is written about an event that is not simply done: one transaction each, before the broker hears of it.
+
+Tables are written in one order everywhere (ledger, key position, work row, dead letter), so that no two processes
+wait for each other.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import psycopg
+
+from consumer.decide.delivery import Body, Refused, read_body
+from consumer.decide.order import Turn
+from consumer.decide.redaction import payload_values
+from consumer.decide.report import Report, report_of, sentence
+from consumer.engine.item import Item
+from consumer.engine.verdict import Buried, Fate, Finished, Pending, entries_of, lets_key_pass
+from consumer.outcome import DeadCategory
+from consumer.store import dead, gate, work
+from consumer.store.connection import SlotConnection
+from consumer.store.dead import NewDead
+from consumer.store.ledger import Entry, Ledger, State
+from consumer.store.stored import Connection, Stored
+from consumer.store.work import NewWork, Reason
+from outbox.errors import StoreUnavailable
+from outbox.event import Event
+
+_VOID: tuple[str, ...] = ()
+
+
+class Books:
+    """Writes for one group. Every method raises StoreUnavailable (nothing may be settled) and LeaseLost (forget it)."""
+
+    def __init__(
+        self, *, group: str, ledger: Ledger, horizon: timedelta, skips_dead: bool, payload_bytes_max: int
+    ) -> None:
+        self._group = group
+        self._ledger = ledger
+        self._horizon = horizon
+        self._skips_dead = skips_dead
+        self._payload_bytes_max = payload_bytes_max
+
+    async def close(self, slot: SlotConnection, item: Item, event: Event, fates: Sequence[Fate]) -> Sequence[Fate]:
+        """Write what follows from *fates*; returns them as they are now, if another process was quicker."""
+        async with _transaction(slot) as connection:
+            entries = entries_of(fates)
+            written = await self._ledger.record(connection, event, entries)
+            overtaken = {entry.handler for entry in entries} - written
+            fates = [
+                Finished(handler=fate.handler, state=State.DONE, is_new=False) if fate.handler in overtaken else fate
+                for fate in fates
+            ]
+            if event.ordering is not None and lets_key_pass(fates, skips_dead=self._skips_dead):
+                passed = [(gate.key_of(self._group, event), event.ordering.number)]
+                await gate.advance(connection, passed, unless_dead=not self._skips_dead)
+            await self._keep(connection, item, event, [fate for fate in fates if isinstance(fate, Pending)])
+            for fate in fates:
+                if isinstance(fate, Buried):
+                    await dead.put(connection, self._letter(item, fate))
+        return fates
+
+    async def refuse(self, slot: SlotConnection, item: Item, refused: Refused) -> None:
+        """Bury *item*, which no handler may see."""
+        event = item.envelope
+        async with _transaction(slot) as connection:
+            if isinstance(event, Event) and event.ordering is not None and self._skips_dead:
+                # Its key may pass it, but only in its turn.
+                await gate.park(
+                    connection,
+                    self._group,
+                    event,
+                    item.message,
+                    horizon=self._horizon,
+                    handlers=_VOID,
+                    owner=item.owner,
+                )
+            elif item.owner is not None and item.event_id is not None:
+                await work.finish(connection, self._group, [item.event_id], owner=item.owner)
+            await dead.put(connection, self._refusal(item, refused))
+
+    async def pass_void(self, slot: SlotConnection, item: Item, event: Event) -> Turn:
+        """Let the key of *event*, which has no handler left, move on if it is its turn; says whether it was."""
+        async with _transaction(slot) as connection:
+            turn = Turn.READY
+            if event.ordering is not None:
+                turn = await gate.enter(connection, self._group, event, horizon=self._horizon)
+            if turn.may_run:
+                if event.ordering is not None:
+                    await gate.advance(connection, [(gate.key_of(self._group, event), event.ordering.number)])
+                if item.owner is not None:
+                    await work.finish(connection, self._group, [event.id], owner=item.owner)
+        return turn
+
+    async def park(
+        self, slot: SlotConnection, item: Item, event: Event, *, handlers: Sequence[str], delay_s: float
+    ) -> None:
+        """Keep *item*, which *handlers* are to have, as a work row: until its turn comes, or else for *delay_s*."""
+        attempts = 0 if item.row is None else item.row.attempts
+        async with _transaction(slot) as connection:
+            if item.is_replay:
+                # The row will not say any more that it is a replay, and what is dead is not tried again.
+                again = [Entry(handler=name, state=State.RETRY, attempts=0) for name in handlers]
+                await self._ledger.record(connection, event, again)
+            if event.ordering is not None:
+                await gate.park(
+                    connection,
+                    self._group,
+                    event,
+                    item.message,
+                    horizon=self._horizon,
+                    attempts=attempts,
+                    handlers=item.handlers,
+                    owner=item.owner,
+                )
+            else:
+                row = NewWork(
+                    group=self._group,
+                    event_id=event.id,
+                    stored=item.stored(),
+                    reason=Reason.HELD,
+                    delay_s=delay_s,
+                    attempts=attempts,
+                    handlers=item.handlers,
+                )
+                await work.park(connection, [row], owner=item.owner)
+
+    async def _keep(self, connection: Connection, item: Item, event: Event, pending: Sequence[Pending]) -> None:
+        """Write one work row for all of *pending*, or remove the one there is."""
+        if pending:
+            failed = next((fate for fate in pending if fate.what is not None), None)
+            is_retry = any(fate.reason is Reason.RETRY for fate in pending)
+            row = NewWork(
+                group=self._group,
+                event_id=event.id,
+                stored=item.stored(),
+                reason=Reason.RETRY if is_retry else Reason.HELD,
+                # The longest: a wait that another system asked for is never cut short.
+                delay_s=max(fate.wait_s for fate in pending),
+                attempts=max(fate.attempts for fate in pending),
+                handlers=tuple(fate.handler for fate in pending),
+                last_error=None if failed is None else report_for(item, failed.what or "").message,
+            )
+            # What only has to wait must not undo the row that another delivery of it has written.
+            await (work.put if is_retry else work.park)(connection, [row], owner=item.owner)
+        elif item.owner is not None:
+            await work.finish(connection, self._group, [event.id], owner=item.owner)
+
+    def _letter(self, item: Item, buried: Buried) -> NewDead:
+        report = report_for(item, buried.what)
+        return self._new_dead(
+            item, item.stored(), buried.category, report, attempts=buried.attempts, handlers=(buried.handler,)
+        )
+
+    def _refusal(self, item: Item, refused: Refused) -> NewDead:
+        stored = item.stored()
+        if refused.category is DeadCategory.OVERSIZED:
+            # Kept to be looked at, not to be replayed: its size is what is wrong with it.
+            cut = replace(stored.message, body=stored.message.body[: self._payload_bytes_max])
+            stored = replace(stored, message=cut)
+        return self._new_dead(item, stored, refused.category, sentence(refused.reason), attempts=0, handlers=())
+
+    def _new_dead(
+        self,
+        item: Item,
+        stored: Stored,
+        category: DeadCategory,
+        report: Report,
+        *,
+        attempts: int,
+        handlers: tuple[str, ...],
+    ) -> NewDead:
+        return NewDead(
+            group=self._group,
+            event_id=item.event_id,
+            stored=stored,
+            category=category,
+            message=report.message,
+            fingerprint=report.fingerprint,
+            error_class=report.error_class,
+            trace=report.trace,
+            attempts=attempts,
+            handlers=handlers,
+        )
+
+
+def report_for(item: Item, what: BaseException | str) -> Report:
+    """Return what may be told of *what* failed with *item*, without anything that stands in its payload."""
+    body = read_body(item.envelope) if isinstance(item.envelope, Event) else None
+    return report_of(what, values=payload_values(body.value) if isinstance(body, Body) else ())
+
+
+@asynccontextmanager
+async def _transaction(slot: SlotConnection) -> AsyncIterator[Connection]:
+    connection = await slot.open()
+    try:
+        async with connection.transaction():
+            yield connection
+    except psycopg.Error as error:
+        raise StoreUnavailable(f"database: want it written down, got {type(error).__name__}") from error
+    finally:
+        await slot.reset()

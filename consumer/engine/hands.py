@@ -1,0 +1,315 @@
+"""Everything unsettled in this process's hands, and which of it may start: in its turn, and one at a time.
+
+No I/O and no clock. Two deliveries of one event never run at once here, nor two events of one ordering key: the
+database would find out too, but only with a slot taken up by waiting for the answer.
+"""
+
+import heapq
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+from uuid import UUID
+
+from consumer.decide.fairness import Item as Work
+from consumer.decide.fairness import Scheduler
+from consumer.engine.item import FromWork, Item
+from consumer.store.gate import Key, key_of
+from outbox.event import Event, Tier
+
+#: How long an event may be held for its predecessor, and how long for anything else, before it becomes a work row.
+ORDER_S: Final = 1.0
+BUFFER_S: Final = 300.0
+
+
+class Place(Enum):
+    """Where an item stands."""
+
+    WAITING = auto()  # for a slot
+    RUNNING = auto()
+    BEHIND = auto()  # another delivery of its event, or an event of its key that comes first
+    TROUBLED = auto()  # the database failed it; it is to come back
+    PARKING = auto()  # on its way into a work row
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Held:
+    """*behind_since* is when it was first found to come too early; *is_gone*: it can be settled no more."""
+
+    item: Item
+    lane: str
+    key: Key | None
+    place: Place = Place.WAITING
+    behind_since: float | None = None
+    is_gone: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """The events of one key: which one runs, and a heap of those that wait, by number."""
+
+    running: int | None = None
+    waiting: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Hands:
+    """The items of one group in one process."""
+
+    def __init__(self, scheduler: Scheduler, *, group: str) -> None:
+        self._scheduler = scheduler
+        self._group = group
+        self._held: dict[int, _Held] = {}
+        self._by_epoch: dict[int, set[int]] = {}
+        self._running: dict[int, _Held] = {}
+        self._running_events: set[UUID] = set()
+        self._twins: dict[UUID, list[int]] = {}
+        self._lines: dict[Key, _Line] = {}
+        self._waiting: dict[Tier, Counter[str]] = {tier: Counter() for tier in Tier}
+        self._waiting_total = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def running(self) -> int:
+        """How many run."""
+        return len(self._running)
+
+    def waiting_in(self, tier: Tier) -> Counter[str]:
+        """How many wait for a slot, by lane; to be read only."""
+        return self._waiting[tier]
+
+    def count_from_work(self) -> int:
+        """How many come from work rows."""
+        return sum(isinstance(held.item.source, FromWork) for held in self._held.values())
+
+    # ---------------------------------------------------------------- coming, starting, ending
+
+    def add(self, item: Item, *, lane: str) -> None:
+        """*item* waits for a slot from now on; *lane* is the buffer that it counts in."""
+        event = item.envelope
+        is_keyed = isinstance(event, Event) and event.ordering is not None
+        key = key_of(self._group, event) if isinstance(event, Event) and is_keyed else None
+        self._held[item.ident] = _Held(item=item, lane=lane, key=key)
+        if not isinstance(item.source, FromWork):
+            self._by_epoch.setdefault(item.source.epoch, set()).add(item.ident)
+        event_type = event.type if isinstance(event, Event) else ""
+        self._scheduler.offer(
+            Work(ident=item.ident, tier=item.lane.tier, tenant=item.lane.tenant, type=event_type, lane=lane)
+        )
+        self._count_in(self._held[item.ident])
+
+    def next(self, now: float) -> Item | None:
+        """Start and return the item whose turn it is, if a slot is free for one."""
+        while self._waiting_total and (grant := self._scheduler.take()) is not None:
+            ident = grant.item.ident
+            assert isinstance(ident, int)  # noqa: S101 - it is what we offered
+            held = self._held[ident]
+            self._count_out(held)
+            if self._may_start(held, now):
+                held.place = Place.RUNNING
+                self._running[ident] = held
+                return held.item
+            held.place = Place.BEHIND
+            self._scheduler.hold(ident, cost=0)
+        return None
+
+    def done(self, item: Item) -> bool:
+        """*item*, which ran, is settled. Whether others, that it held back, wait for a slot now."""
+        held = self._stop(item)
+        self._scheduler.done(item.ident)
+        self._forget(held)
+        waiting = self._waiting_total
+        self._wake(held)
+        return self._waiting_total > waiting
+
+    def hold(self, item: Item, now: float) -> None:
+        """*item*, which ran, came too early: it waits for another of its key, without a slot."""
+        held = self._stop(item)
+        self._scheduler.hold(item.ident, cost=0)
+        if held.is_gone:
+            self._withdraw(held)
+            self._wake(held)
+        else:
+            held.place = Place.BEHIND
+            self._get_behind(held, now)
+            self._wake_twins(held)
+
+    def trouble(self, item: Item) -> bool:
+        """The database failed *item*, which ran. Whether it is kept: then ``recover`` it later."""
+        held = self._stop(item)
+        self._scheduler.hold(item.ident, cost=0)
+        is_kept = not (held.is_gone or isinstance(item.source, FromWork))
+        if is_kept:
+            held.place = Place.TROUBLED
+        else:
+            self._withdraw(held)
+        self._wake(held)
+        return is_kept
+
+    def recover(self, item: Item) -> None:
+        """*item* may try again, if it is still here."""
+        held = self._held.get(item.ident)
+        if held is not None and held.place is Place.TROUBLED:
+            self._wait_again(held)
+
+    # ---------------------------------------------------------------- loss
+
+    def lose(self, epoch: int) -> None:
+        """What came by *epoch* is gone. What runs goes on, and will be settled in vain."""
+        for ident in self._by_epoch.pop(epoch, ()):
+            held = self._held[ident]
+            held.is_gone = True
+            if held.place not in {Place.RUNNING, Place.PARKING}:
+                self._withdraw(held)
+
+    def withdraw(self) -> list[Item]:
+        """Forget all that does not run; return it, for whoever has to hand it back."""
+        found = [held for held in self._held.values() if held.place not in {Place.RUNNING, Place.PARKING}]
+        for held in found:
+            self._withdraw(held)
+        return [held.item for held in found]
+
+    def withdraw_work(self) -> None:
+        """Forget what comes from work rows and does not run: the rows may be another's."""
+        for held in list(self._held.values()):
+            if isinstance(held.item.source, FromWork) and held.place not in {Place.RUNNING, Place.PARKING}:
+                self._withdraw(held)
+
+    # ---------------------------------------------------------------- held too long
+
+    def stir(self) -> None:
+        """Let the first of each key try again: another process may have handled its predecessor."""
+        for key, line in list(self._lines.items()):
+            self._wake_line(key, line)
+
+    def overdue(self, now: float) -> list[Item]:
+        """What was held too long; each is to be ``parked`` or ``unparked``."""
+        found = [held for held in self._held.values() if self._is_overdue(held, now)]
+        for held in found:
+            if held.place is Place.WAITING:
+                self._count_out(held)
+                self._scheduler.hold(held.item.ident, cost=0)
+            held.place = Place.PARKING
+        return [held.item for held in found]
+
+    def parked(self, item: Item) -> None:
+        """*item* is a work row now."""
+        self._withdraw(self._held[item.ident])
+
+    def unparked(self, item: Item) -> None:
+        """*item* could not be made a work row: it waits again, if it is still ours."""
+        held = self._held[item.ident]
+        if held.is_gone:
+            self._withdraw(held)
+        else:
+            self._wait_again(held)
+
+    # ---------------------------------------------------------------- inside
+
+    def _may_start(self, held: _Held, now: float) -> bool:
+        event = held.item.envelope
+        if not isinstance(event, Event):
+            return True
+        if event.id in self._running_events:
+            self._twins.setdefault(event.id, []).append(held.item.ident)
+            return False
+        if held.key is not None and not self._is_first_of_key(held, event):
+            self._get_behind(held, now)
+            return False
+        self._running_events.add(event.id)
+        return True
+
+    def _is_first_of_key(self, held: _Held, event: Event) -> bool:
+        assert held.key is not None  # noqa: S101 - the caller asked
+        assert event.ordering is not None  # noqa: S101 - or it had no key
+        line = self._lines.setdefault(held.key, _Line())
+        self._drop_stale(line)
+        if line.running is not None:
+            return False
+        if line.waiting and line.waiting[0][0] < event.ordering.number and not event.ordering.is_first:
+            return False
+        line.running = held.item.ident
+        return True
+
+    def _get_behind(self, held: _Held, now: float) -> None:
+        event = held.item.envelope
+        if held.key is None or not isinstance(event, Event) or event.ordering is None:
+            return
+        if held.behind_since is None:
+            held.behind_since = now
+        line = self._lines.setdefault(held.key, _Line())
+        heapq.heappush(line.waiting, (event.ordering.number, held.item.ident))
+
+    def _stop(self, item: Item) -> _Held:
+        held = self._running.pop(item.ident)
+        if item.event_id is not None:
+            self._running_events.discard(item.event_id)
+        if held.key is not None:
+            self._lines[held.key].running = None
+        return held
+
+    def _wake(self, held: _Held) -> None:
+        self._wake_twins(held)
+        if held.key is not None:
+            self._wake_line(held.key, self._lines[held.key])
+
+    def _wake_twins(self, held: _Held) -> None:
+        for ident in self._twins.pop(held.item.event_id, ()) if held.item.event_id is not None else ():
+            twin = self._held.get(ident)
+            if twin is not None and twin.place is Place.BEHIND:
+                self._wait_again(twin)
+
+    def _wake_line(self, key: Key, line: _Line) -> None:
+        self._drop_stale(line)
+        if line.running is not None:
+            return
+        if line.waiting:
+            _, ident = heapq.heappop(line.waiting)
+            self._wait_again(self._held[ident])
+        if not line.waiting:
+            del self._lines[key]
+
+    def _drop_stale(self, line: _Line) -> None:
+        while line.waiting:
+            held = self._held.get(line.waiting[0][1])
+            if held is not None and held.place is Place.BEHIND:
+                return
+            heapq.heappop(line.waiting)
+
+    def _wait_again(self, held: _Held) -> None:
+        held.place = Place.WAITING
+        self._scheduler.release(held.item.ident)
+        self._count_in(held)
+
+    def _is_overdue(self, held: _Held, now: float) -> bool:
+        if held.place not in {Place.WAITING, Place.BEHIND}:
+            return False
+        if held.behind_since is not None and now - held.behind_since > ORDER_S and held.place is Place.BEHIND:
+            return True
+        return now - held.item.arrived_at > BUFFER_S
+
+    def _withdraw(self, held: _Held) -> None:
+        """Settle or forget what does not run."""
+        if held.place is Place.WAITING:
+            self._count_out(held)
+        self._scheduler.withdraw(held.item.ident)
+        self._forget(held)
+
+    def _forget(self, held: _Held) -> None:
+        del self._held[held.item.ident]
+        if not isinstance(held.item.source, FromWork):
+            idents = self._by_epoch.get(held.item.source.epoch)
+            if idents is not None:
+                idents.discard(held.item.ident)
+
+    def _count_in(self, held: _Held) -> None:
+        self._waiting_total += 1
+        self._waiting[held.item.lane.tier][held.lane] += 1
+
+    def _count_out(self, held: _Held) -> None:
+        self._waiting_total -= 1
+        waiting = self._waiting[held.item.lane.tier]
+        waiting[held.lane] -= 1
+        if waiting[held.lane] == 0:
+            del waiting[held.lane]

@@ -1,0 +1,70 @@
+"""One event in this process's hands: what it is, where it came from, and so how it is settled."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from consumer.decide.delivery import Refused
+from consumer.ports import Receipt
+from consumer.store import stored as stored_message
+from consumer.store.stored import Stored
+from consumer.store.work import Reason, WorkRow
+from outbox.event import Event
+from outbox.naming import Lane
+from outbox.wire import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromWork:
+    """It is a work row that *owner*, this process's incarnation, has claimed."""
+
+    owner: UUID
+    row: WorkRow
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Item:
+    """An unsettled event. *ident* is this process's own number for it; *arrived_at* is on the monotonic clock.
+
+    *envelope* is the event, or why it cannot be read. *troubles* counts how often it was given back because the
+    database failed, *interruptions* how often its handler lost its connection.
+    """
+
+    ident: int
+    lane: Lane
+    message: Message
+    envelope: Event | Refused
+    source: Receipt | FromWork
+    arrived_at: float
+    troubles: int = 0
+    interruptions: int = 0
+
+    @property
+    def event_id(self) -> UUID | None:
+        """The event's id, if the envelope could be read."""
+        return self.envelope.id if isinstance(self.envelope, Event) else None
+
+    @property
+    def owner(self) -> UUID | None:
+        """Who owns its work row, if it comes from one."""
+        return self.source.owner if isinstance(self.source, FromWork) else None
+
+    @property
+    def row(self) -> WorkRow | None:
+        """Its work row, if it comes from one."""
+        return self.source.row if isinstance(self.source, FromWork) else None
+
+    @property
+    def handlers(self) -> tuple[str, ...] | None:
+        """The names of the handlers not yet done; None is every one of its type."""
+        return None if self.row is None else self.row.handlers
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether an operator wants a dead letter handled again."""
+        return self.row is not None and self.row.reason is Reason.REPLAY
+
+    def stored(self) -> Stored:
+        """It, as work rows and dead letters keep it."""
+        if isinstance(self.envelope, Event):
+            return stored_message.of_event(self.envelope, self.message)
+        return stored_message.unreadable(self.message, tier=self.lane.tier, tenant=self.lane.tenant)

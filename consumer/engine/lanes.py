@@ -1,0 +1,105 @@
+"""Which queues are attached: a base consumer per lane, and an extra one where a lane could use idle slots.
+
+A base consumer's small prefetch is what keeps a tenant's backlog in the broker; alone it would leave slots idle
+while one lane has thousands waiting, hence the extra one. Decisions only: the engine does what is returned.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from consumer.decide.fairness import Scheduler
+from consumer.engine.hands import Hands
+from outbox.event import Tier
+from outbox.naming import Lane
+
+_TIERS: Final = tuple(Tier)
+_AGAIN_S: Final = 5.0
+_AGAIN_MAX_S: Final = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    lane: Lane
+    is_attached: bool = False
+    losses: int = 0
+    again_at: float = 0.0
+
+
+class Lanes:
+    """The lanes of one group that this process knows, by queue."""
+
+    def __init__(self, *, prefetch: int, scheduler: Scheduler) -> None:
+        """*prefetch* is a base consumer's; *scheduler*, still empty, tells how many slots each tier may have."""
+        self.prefetch = prefetch
+        self._scheduler = scheduler
+        self._slots = {tier: scheduler.room(tier) for tier in Tier}
+        self._known: dict[str, _Known] = {}
+        self._extras: dict[str, Tier] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def attached(self) -> int:
+        """How many lanes have a consumer."""
+        return sum(known.is_attached for known in self._known.values())
+
+    def consumers(self) -> list[tuple[str, bool]]:
+        """Every consumer there is: its queue, and whether it is the extra one."""
+        bases = [(queue, False) for queue, known in self._known.items() if known.is_attached]
+        return bases + [(queue, True) for queue in self._extras]
+
+    def of(self, queue: str) -> Lane | None:
+        """The lane of *queue*, if it is one of ours."""
+        known = self._known.get(queue)
+        return None if known is None else known.lane
+
+    def learn(self, lanes: Iterable[Lane], now: float) -> list[str]:
+        """Take *lanes* in; return the queues to attach, those included that were lost a while ago."""
+        for lane in lanes:
+            if lane.queue not in self._known:
+                self._known[lane.queue] = _Known(lane=lane)
+        found = []
+        for queue, known in self._known.items():
+            if not known.is_attached and known.again_at <= now:
+                known.is_attached = True
+                found.append(queue)
+        return found
+
+    def lose(self, queue: str, now: float) -> None:
+        """*queue* is attached no more; ``learn`` returns it again after a while, longer each time."""
+        self._extras.pop(queue, None)
+        known = self._known.get(queue)
+        if known is not None:
+            known.is_attached = False
+            known.again_at = now + min(_AGAIN_MAX_S, _AGAIN_S * 2.0 ** min(known.losses, 10))
+            known.losses += 1
+
+    def delivered(self, queue: str) -> None:
+        """*queue* delivers, so its losses are history."""
+        self._known[queue].losses = 0
+
+    def hungry(self) -> list[tuple[str, int]]:
+        """The queues that deserve an extra consumer now, each with its prefetch. Ask when no slot found work."""
+        found = []
+        for tier in _TIERS:
+            room = self._scheduler.room(tier)
+            for queue in self._scheduler.hungry(tier, most=room, unsettled_min=self.prefetch) if room else ():
+                if queue not in self._extras and queue in self._known:
+                    self._extras[queue] = tier
+                    found.append((queue, self._slots[tier]))
+        return found
+
+    def contended(self, hands: Hands) -> list[str]:
+        """The queues whose extra consumer stands in others' way: their tier is full, and another lane waits."""
+        found = []
+        for queue, tier in list(self._extras.items()):
+            if self._scheduler.room(tier) == 0 and _others(hands.waiting_in(tier), queue):
+                del self._extras[queue]
+                found.append(queue)
+        return found
+
+
+def _others(waiting: Collection[str], queue: str) -> bool:
+    return len(waiting) > 1 or (len(waiting) == 1 and queue not in waiting)

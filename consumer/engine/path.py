@@ -1,0 +1,247 @@
+"""The path of one delivery: verify, gate, each handler in turn, and what is stored before the broker hears of it."""
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
+
+import structlog
+
+from consumer.decide.delivery import Body, Refused, read_body
+from consumer.decide.horizon import is_within
+from consumer.decide.order import Turn
+from consumer.engine.attempt import Attempts, Early, Handled, Interrupted, Job, Raised
+from consumer.engine.books import Books, report_for
+from consumer.engine.item import Item
+from consumer.engine.slot import Slot
+from consumer.engine.verdict import Buried, Elsewhere, Fate, Finished, Pending, entries_of, fate_of, lets_key_pass
+from consumer.outcome import DeadCategory
+from consumer.registry import Handler, Registry
+from consumer.store import gate
+from consumer.store.connection import SlotConnection
+from consumer.store.gate import Key
+from outbox.errors import StoreUnavailable
+from outbox.event import Event
+
+_INTERRUPTIONS_MAX: Final = 3
+_HELD_S: Final = 5.0
+# What went as it should is thousands of lines a second, for those who ask.
+_LEVELS: Final = {"done": logging.DEBUG, "dead": logging.WARNING}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """All that follows is stored: the broker may hear of it. *outcome* names it in logs and counts.
+
+    *passed* is the key that moved on, and to which number; *due_in_s* is when its work row is due, if it has one.
+    """
+
+    outcome: str
+    passed: tuple[Key, int] | None = None
+    due_in_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Nothing happened: its turn among the events of its ordering key has not come."""
+
+    turn: Turn
+
+
+Walked: TypeAlias = Settled | Held
+
+
+class Path:
+    """Walks the deliveries of one group, one at a time per slot."""
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        registry: Registry,
+        skips_dead: bool,
+        attempts: Attempts,
+        books: Books,
+        horizon: timedelta,
+        now: Callable[[], datetime],
+        rng: random.Random,
+    ) -> None:
+        """*now* is the database's clock, as well as this process knows it."""
+        self._group = group
+        self._registry = registry
+        self._skips_dead = skips_dead
+        self._attempts = attempts
+        self._books = books
+        self._horizon = horizon
+        self._now = now
+        self._rng = rng
+        self._log = structlog.get_logger("consumer.decide.delivery")
+        self._gate = logging.getLogger("consumer.decide.delivery")
+
+    async def walk(self, slot: Slot, item: Item) -> Walked:
+        """Take *item* as far as it goes now.
+
+        Raises:
+            StoreUnavailable: nothing may be settled; walk it again.
+            LeaseLost: its work row is another process's by now; forget it.
+        """
+        event = item.envelope
+        if isinstance(event, Refused):
+            return await self._refuse(slot.connection, item, event)
+        if item.handlers == ():
+            return await self._pass_void(slot, item, event)
+        wanted = self._wanted(item, event)
+        body = self._verified(item, event, wanted)
+        if isinstance(body, Refused):
+            return await self._refuse(slot.connection, item, body)
+        return await self._handle(slot, item, event, body, wanted)
+
+    async def park(self, connection: SlotConnection, item: Item) -> Settled:
+        """Keep *item*, which was held long enough, as a work row. Raises as ``walk``."""
+        event = item.envelope
+        if isinstance(event, Refused):
+            return await self._refuse(connection, item, event)
+        handlers = [one.name for one in self._wanted(item, event)]
+        await self._books.park(connection, item, event, handlers=handlers, delay_s=_HELD_S)
+        return self._tell(item, Settled(outcome="held", due_in_s=_HELD_S))
+
+    async def _refuse(self, connection: SlotConnection, item: Item, refused: Refused) -> Settled:
+        await self._books.refuse(connection, item, refused)
+        return self._tell(
+            item, Settled(outcome="dead", due_in_s=0.0), category=refused.category.value, reason=refused.reason
+        )
+
+    def _wanted(self, item: Item, event: Event) -> tuple[Handler, ...]:
+        """The handlers that are still to have *event*."""
+        known = self._registry.handlers_of(event.type)
+        return known if item.handlers is None else tuple(one for one in known if one.name in item.handlers)
+
+    async def _pass_void(self, slot: Slot, item: Item, event: Event) -> Walked:
+        turn = await self._books.pass_void(slot.connection, item, event)
+        if not turn.may_run:
+            return Held(turn=turn)
+        return self._tell(item, Settled(outcome="passed over", passed=self._number(event)))
+
+    def _verified(self, item: Item, event: Event, wanted: Sequence[Handler]) -> Body | Refused:
+        """Return the payload of *event* if its handlers may see it."""
+        if not wanted:
+            return Refused(
+                category=DeadCategory.UNKNOWN_TYPE, reason=f"event type: want one with a handler here, got {event.type}"
+            )
+        # A work row has been in our hands all along, so the ledger knows all there is to know of it.
+        if item.owner is None and not is_within(event.ledger_time, now=self._now(), horizon=self._horizon):
+            return Refused(
+                category=DeadCategory.OUTSIDE_HORIZON,
+                reason=f"ledger time: want at most {self._horizon} ago and 5 minutes ahead,"
+                f" got {event.ledger_time.isoformat()}",
+            )
+        return read_body(event)
+
+    async def _handle(self, slot: Slot, item: Item, event: Event, body: Body, wanted: Sequence[Handler]) -> Walked:
+        fates: Sequence[Fate] = []
+        is_closed = False
+        for handler in wanted:
+            job = Job(
+                event=event,
+                body=body,
+                handler=handler,
+                owner=item.owner,
+                is_replay=item.is_replay,
+                # Then its transaction closes the books too, unless there is more to write than it knows of.
+                is_last=handler is wanted[-1] and _are_written(fates),
+            )
+            result = await slot.attempt(self._attempts, job)
+            if isinstance(result, Early) and not fates:
+                return Held(turn=result.turn)
+            if isinstance(result, Interrupted):
+                result = self._judge_interruption(item, result)
+            fates = [*fates, fate_of(handler, result, elapsed_s=self._elapsed_s(item), rng=self._rng)]
+            is_closed = isinstance(result, Handled) and job.is_last
+        if not (is_closed or _says_nothing_new(item, event, fates)):
+            fates = await self._books.close(slot.connection, item, event, fates)
+        return self._told(item, event, fates)
+
+    def _judge_interruption(self, item: Item, result: Interrupted) -> Raised:
+        """Blame the handler once its connection was lost too often; until then nobody is charged."""
+        item.interruptions += 1
+        if item.interruptions <= _INTERRUPTIONS_MAX:
+            raise StoreUnavailable("database: want the connection to last, got one lost while a handler ran")
+        return Raised(
+            attempt=result.attempt, error=ConnectionError("the connection was lost each time the handler ran")
+        )
+
+    def _elapsed_s(self, item: Item) -> float:
+        """Since the first attempt; before one failed, that is now."""
+        if item.row is None or item.row.attempts == 0:
+            return 0.0
+        return (self._now() - item.row.waiting_since).total_seconds()
+
+    def _told(self, item: Item, event: Event, fates: Sequence[Fate]) -> Settled:
+        passes = event.ordering is not None and lets_key_pass(fates, skips_dead=self._skips_dead)
+        waits = [fate.wait_s for fate in fates if isinstance(fate, Pending)]
+        settled = Settled(
+            outcome=_name(fates),
+            passed=self._number(event) if passes else None,
+            due_in_s=max(waits) if waits else None,
+        )
+        return self._tell(item, settled, **_details(item, fates))
+
+    def _number(self, event: Event) -> tuple[Key, int] | None:
+        return None if event.ordering is None else (gate.key_of(self._group, event), event.ordering.number)
+
+    def _tell(self, item: Item, settled: Settled, **details: object) -> Settled:
+        level = _LEVELS.get(settled.outcome, logging.INFO)
+        if not self._gate.isEnabledFor(level):  # before the fields are put together: this is the hot path
+            return settled
+        self._log.log(
+            level,
+            "delivery settled",
+            outcome=settled.outcome,
+            event_id=None if item.event_id is None else str(item.event_id),
+            event_type=item.envelope.type if isinstance(item.envelope, Event) else None,
+            tenant=item.lane.tenant,
+            tier=item.lane.tier.label,
+            **details,
+        )
+        return settled
+
+
+def _are_written(fates: Sequence[Fate]) -> bool:
+    """Whether every one of *fates* is an end that the ledger knows of."""
+    return lets_key_pass(fates, skips_dead=False) and not entries_of(fates)
+
+
+def _says_nothing_new(item: Item, event: Event, fates: Sequence[Fate]) -> bool:
+    """Whether *event* is a duplicate of which everything is written already."""
+    is_known = all(isinstance(fate, Elsewhere) or (isinstance(fate, Finished) and not fate.is_new) for fate in fates)
+    is_key_known = event.ordering is None or any(isinstance(fate, Elsewhere) for fate in fates)
+    return item.owner is None and is_known and is_key_known
+
+
+def _name(fates: Sequence[Fate]) -> str:
+    """The worst that happened."""
+    if any(isinstance(fate, Buried) for fate in fates):
+        return "dead"
+    if any(isinstance(fate, Pending) for fate in fates):
+        return "retry"
+    if any(isinstance(fate, Finished) and fate.is_new for fate in fates):
+        return "done"
+    return "duplicate"
+
+
+def _details(item: Item, fates: Sequence[Fate]) -> dict[str, object]:
+    """What a log line says beside the outcome."""
+    details: dict[str, object] = {}
+    for fate in fates:
+        match fate:
+            case Pending(handler=handler, wait_s=wait_s, attempts=attempts, what=what):
+                details |= {"handler": handler, "wait_s": round(wait_s, 3), "attempts": attempts}
+                details |= {} if what is None else {"error": report_for(item, what).message}
+            case Buried(handler=handler, category=category, attempts=attempts, what=what):
+                details |= {"handler": handler, "category": category.value, "attempts": attempts}
+                details["error"] = report_for(item, what).message
+            case Finished() | Elsewhere():
+                pass
+    return details

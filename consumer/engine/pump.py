@@ -1,0 +1,146 @@
+"""The pump: what waits in the database comes back when it is due, and what is held too long goes there."""
+
+import asyncio
+import time
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from consumer.engine.item import Item
+from consumer.engine.lease import Lease
+from consumer.engine.loop import Engine
+from consumer.engine.path import Path
+from consumer.store import gate, pruning, work
+from consumer.store.connection import SlotConnection
+from consumer.store.desk import Desk
+from consumer.store.work import Reason
+from outbox.errors import LeaseLost, StoreUnavailable
+
+_SWEEP_S: Final = 1.0
+_STIR_S: Final = 0.25
+_TAKE_S: Final = 1.0
+_TAKE_MIN_S: Final = 0.02
+_CALM_S: Final = 10.0
+_PRUNE_S: Final = 600.0
+_PRUNE_BUSY_S: Final = 60.0
+_PROBE_S: Final = 0.1
+_PROBE_MAX_S: Final = 2.0
+
+
+class Pump:
+    """Feeds *engine* from the database and relieves it. Each job says after how many seconds to do it again."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        path: Path,
+        desk: Desk,
+        parking: SlotConnection,
+        lease: Lease,
+        per_lane: int,
+        total: int,
+        horizon: timedelta,
+    ) -> None:
+        """*per_lane* and *total* bound the work rows in hand; *parking* is for writing those that are held too long."""
+        self._engine = engine
+        self._path = path
+        self._desk = desk
+        self._parking = parking
+        self._lease = lease
+        self._per_lane = per_lane
+        self._total = total
+        self._horizon = horizon
+        self._swept_at = 0.0
+        self._waiting_seen_at = time.monotonic()
+        self._log = structlog.get_logger("consumer.engine.pump")
+
+    async def take(self) -> float:
+        """Claim what is due, as far as there is room for it, and give back what could not be handled."""
+        engine = self._engine
+        async with self._desk.use() as connection:
+            if returned := engine.returned():
+                await work.give_back(connection, engine.group, owner=self._lease.id, event_ids=returned)
+                engine.forget_returned(returned)
+            room = self._total - engine.hands.count_from_work()
+            if engine.is_draining or room <= 0:
+                return _TAKE_MIN_S
+            rows = await work.take_due(
+                connection, engine.group, owner=self._lease.id, per_lane_limit=self._per_lane, total=room
+            )
+            wait_s = 0.0 if rows else await work.seconds_to_next(connection, engine.group)
+        if any(row.reason is Reason.WAITING for row in rows):
+            self._waiting_seen_at = time.monotonic()
+        engine.take_work(rows)
+        return max(_TAKE_MIN_S, _TAKE_S if wait_s is None else min(_TAKE_S, wait_s))
+
+    async def move_keys(self) -> float:
+        """Make the successors of what was handled due, and, each second, those that this missed."""
+        engine, now = self._engine, time.monotonic()
+        passed, engine.passed = engine.passed, []
+        is_sweep = now - self._swept_at >= _SWEEP_S
+        # Where nobody waits, and that is the rule, asking for each event would double what the database does.
+        if now - self._waiting_seen_at > _CALM_S:
+            passed = []
+        if passed or is_sweep:
+            async with self._desk.use() as connection:
+                for key, number in passed:
+                    if await work.make_due(
+                        connection, engine.group, tenant=key.tenant, tier=key.tier, key=key.key, number=number + 1
+                    ):
+                        self._see_waiting()
+                if is_sweep and await gate.sweep(connection, engine.group):
+                    self._see_waiting()
+        if is_sweep:
+            self._swept_at = now
+        return _SWEEP_S
+
+    async def relieve(self) -> float:
+        """Make work rows of what is held too long, let the rest try again, cancel consumers under contention."""
+        for item in self._engine.hands.overdue(time.monotonic()):
+            await self._park(item)
+        self._engine.stir()
+        await self._engine.relieve()
+        return _STIR_S
+
+    async def prune(self) -> float:
+        """Empty the ledger's partitions that nothing can ask for any more."""
+        async with self._desk.use() as connection:
+            pruned = await pruning.prune(connection, horizon=self._horizon)
+        if pruned.emptied:
+            self._log.info("ledger pruned", slots=list(pruned.emptied))
+        return _PRUNE_BUSY_S if pruned.busy else _PRUNE_S
+
+    async def watch(self) -> None:
+        """Ask the database, once it was lost, until it answers; for ever."""
+        pause_s = _PROBE_S
+        while True:
+            await self._engine.store_lost.wait()
+            try:
+                async with self._desk.use() as connection:
+                    await connection.execute("SELECT 1")
+            except StoreUnavailable:
+                await asyncio.sleep(pause_s)
+                pause_s = min(_PROBE_MAX_S, pause_s * 2)
+            else:
+                pause_s = _PROBE_S
+                self._engine.regain_store()
+
+    async def _park(self, item: Item) -> None:
+        hands = self._engine.hands
+        try:
+            settled = await self._path.park(self._parking, item)
+        except StoreUnavailable:
+            hands.unparked(item)
+            self._engine.lose_store()
+        except LeaseLost:
+            hands.parked(item)
+        else:
+            self._see_waiting()
+            self._engine.settle(item, settled)
+            hands.parked(item)
+
+    def _see_waiting(self) -> None:
+        self._waiting_seen_at = time.monotonic()
+        self._engine.work_stored.set()

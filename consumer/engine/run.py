@@ -1,0 +1,234 @@
+"""One consumer process, put together from its ports: starts, runs until asked to stop, drains."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import psycopg
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from consumer.api import Consumer
+from consumer.decide.fairness import Scheduler
+from consumer.engine.attempt import Attempts
+from consumer.engine.books import Books
+from consumer.engine.drain import drain
+from consumer.engine.lease import Clock, Lease
+from consumer.engine.loop import Engine
+from consumer.engine.path import Path
+from consumer.engine.pump import Pump
+from consumer.engine.service import Service
+from consumer.engine.slot import Slot
+from consumer.limits import Limits
+from consumer.ports import Broker, Exchange
+from consumer.store.connection import SlotConnection
+from consumer.store.desk import Desk, forever
+from consumer.store.ledger import Ledger
+from consumer.store.pruning import check_horizon, read_ring
+from outbox.errors import OutboxError
+from outbox.shell.database import conninfo
+from outbox.shell.health import Check, Probe
+from outbox.shell.signals import Stop
+from outbox.topology import QueueKind
+
+
+@dataclass(slots=True)
+class Readiness:
+    """What a running consumer says of itself; red until it runs, and from the first signal on."""
+
+    engine: Engine | None = None
+
+    def probes(self) -> dict[str, Probe]:
+        """The checks that readiness depends on."""
+        return {"broker": self._broker, "database": self._database, "running": self._running}
+
+    def _broker(self) -> Check:
+        is_ok = self.engine is not None and self.engine.is_connected
+        return Check(is_ok=is_ok, detail="" if is_ok else "not connected")
+
+    def _database(self) -> Check:
+        is_ok = self.engine is not None and self.engine.store_ok.is_set()
+        return Check(is_ok=is_ok, detail="" if is_ok else "does not answer")
+
+    def _running(self) -> Check:
+        if self.engine is None:
+            return Check(is_ok=False, detail="starting")
+        return Check(is_ok=not self.engine.is_draining, detail="draining" if self.engine.is_draining else "")
+
+
+async def run_consumer(
+    consumer: Consumer,
+    broker: Broker,
+    exchange: Exchange,
+    database_url: str,
+    *,
+    stop: Stop,
+    limits: Limits | None = None,
+    queue_kind: QueueKind = "quorum",
+    readiness: Readiness | None = None,
+) -> None:
+    """Run *consumer* until *stop* asks to drain, then drain and return. Cancelled, it ends at once, as a crash would.
+
+    Raises:
+        ConfigError: a limit does not fit, or the database refuses this user.
+        StoreUnavailable, BrokerUnavailable: not there at the start; once running, an outage only pauses.
+        SchemaMissing, QueueMismatch: what stands there is not what this version needs.
+    """
+    bounds = limits if limits is not None else Limits()
+    async with AsyncExitStack() as stack:
+        parts = await _assemble(consumer, broker, exchange, database_url, bounds, stack)
+        await exchange.declare_group(consumer.group, queue_kind)
+        if readiness is not None:
+            readiness.engine = parts.engine
+        await broker.start(parts.engine)
+        stack.push_async_callback(broker.stop)
+        await _run(parts, bounds, stop)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    engine: Engine
+    pump: Pump
+    service: Service
+    lease: Lease
+    slots: tuple[Slot, ...]
+    broker: Broker
+
+
+async def _assemble(
+    consumer: Consumer,
+    broker: Broker,
+    exchange: Exchange,
+    database_url: str,
+    limits: Limits,
+    stack: AsyncExitStack,
+) -> _Parts:
+    name = f"outbox-consumer {consumer.group}"
+    desks = [Desk(database_url, name=name) for _ in range(3)]
+    for desk in desks:
+        stack.push_async_callback(desk.close)
+    leases, work, copies = desks
+    async with leases.use() as connection:
+        ring = await read_ring(connection)
+    horizon = check_horizon(limits.horizon, ring)
+    clock = Clock()
+    lease = Lease(group=consumer.group, desk=leases, clock=clock, lease_s=limits.lease_s)
+    await lease.begin()
+    database = engine_for(database_url, name=name)
+    ledger = Ledger(group=consumer.group, ring=ring)
+    books = Books(
+        group=consumer.group,
+        ledger=ledger,
+        horizon=horizon,
+        skips_dead=consumer.skips_dead,
+        payload_bytes_max=limits.payload_bytes_max,
+    )
+    path = Path(
+        group=consumer.group,
+        registry=consumer.registry,
+        skips_dead=consumer.skips_dead,
+        attempts=Attempts(group=consumer.group, ledger=ledger, horizon=horizon, skips_dead=consumer.skips_dead),
+        books=books,
+        horizon=horizon,
+        now=clock.now,
+        rng=random.Random(),  # noqa: S311 - it spreads retries, and hides nothing
+    )
+    engine = Engine(
+        group=consumer.group,
+        broker=broker,
+        path=path,
+        scheduler=Scheduler(limits.slots, reserved_percent=limits.reserved_percent),
+        prefetch=limits.prefetch,
+        payload_bytes_max=limits.payload_bytes_max,
+    )
+    slots = tuple(Slot(database, number=number) for number in range(limits.slots))
+    stack.push_async_callback(_close_all, slots)
+    parking = SlotConnection(database)
+    stack.push_async_callback(parking.close)
+    # An engine's first connection sets it up, behind a lock of one event loop: made before sync slots bring theirs.
+    await parking.open()
+    pump = Pump(
+        engine=engine,
+        path=path,
+        desk=work,
+        parking=parking,
+        lease=lease,
+        per_lane=limits.work_per_lane,
+        total=limits.work_total,
+        horizon=horizon,
+    )
+    service = Service(
+        engine=engine,
+        broker=broker,
+        exchange=exchange,
+        desk=work,
+        copies=copies,
+        payload_bytes_max=limits.payload_bytes_max,
+    )
+    return _Parts(engine=engine, pump=pump, service=service, lease=lease, slots=slots, broker=broker)
+
+
+async def _run(parts: _Parts, limits: Limits, stop: Stop) -> None:
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(job) for job in _jobs(parts)]
+            await stop.drain()
+            await drain(parts.engine, parts.broker, parts.lease, stop=stop, within_s=limits.drain_s)
+            for task in running:
+                task.cancel()
+    except* OutboxError as group:
+        raise _first(group) from None  # one sentence for whoever started us
+
+
+def _jobs(parts: _Parts) -> list[Coroutine[object, object, None]]:
+    engine, pump, service, lease = parts.engine, parts.pump, parts.service, parts.lease
+
+    def again(
+        job: Callable[[], Awaitable[float]], *, wake: asyncio.Event | None = None
+    ) -> Coroutine[object, object, None]:
+        return forever(job, store_ok=engine.store_ok, lose_store=engine.lose_store, wake=wake)
+
+    return [
+        *(engine.serve(slot) for slot in parts.slots),
+        engine.feed(),
+        pump.watch(),
+        again(lambda: lease.renew(engine)),
+        again(pump.take, wake=engine.work_stored),
+        again(pump.move_keys, wake=engine.key_passed),
+        again(pump.relieve),
+        again(pump.prune),
+        again(service.find_lanes),
+        again(service.read_directory),
+        again(service.collect_refused),
+        again(service.copy_dead, wake=engine.dead_stored),
+        service.call_the_roll(),
+    ]
+
+
+async def _close_all(slots: Sequence[Slot]) -> None:
+    """Close them side by side: each may wait for a thread that a handler blocks."""
+    await asyncio.gather(*(slot.close() for slot in slots))
+
+
+def engine_for(database_url: str, *, name: str) -> AsyncEngine:
+    """A SQLAlchemy engine that makes connections and keeps none, so that several event loops may share it."""
+    info = conninfo(database_url, application_name=name)
+
+    async def create() -> psycopg.AsyncConnection:
+        return await psycopg.AsyncConnection.connect(info)
+
+    return create_async_engine(
+        "postgresql+psycopg://",
+        async_creator=create,
+        poolclass=NullPool,
+        # What the ledger promises rests on it: a claim that waited has to see what it waited for.
+        isolation_level="READ COMMITTED",
+        hide_parameters=True,
+    )
+
+
+def _first(group: BaseExceptionGroup[OutboxError]) -> OutboxError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -1,0 +1,153 @@
+"""What a relay holds in memory: its cohorts of buckets, the streams of its lanes, and what persisting them means.
+
+A *cohort* is buckets that share a base. A relay that runs steadily has one; buckets that were just taken
+over, or whose window was too large to bring along, are cohorts of their own until they have caught up, so
+they never hold the others. No clock, no I/O.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from outbox.event import Tier
+from outbox.naming import Lane
+from relay.decide.pieces import Part, Piece, Stream, StreamPosition
+
+StreamKey = tuple[str, Tier, str]
+"""Group, tier and tenant: a lane's key where making a Lane would cost too much."""
+
+
+@dataclass(slots=True, eq=False)
+class Cohort:
+    """Buckets published up to *base*, save for the streams; each with the groups that are ours."""
+
+    base: str
+    members: dict[int, tuple[str, ...]]
+    is_busy: bool = False
+    """A read of its next window is under way; nobody else may move the base."""
+
+    @property
+    def buckets(self) -> list[int]:
+        """What a read of its window asks for."""
+        return sorted(self.members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Positions:
+    """What one persist writes: bases that moved, streams that moved, and streams that caught up."""
+
+    bases: Sequence[tuple[str, int, str]]
+    """Group, bucket, base."""
+    streams: Sequence[StreamPosition]
+    caught_up: Sequence[StreamKey]
+    settled: int
+    """How many published rows they go past."""
+
+
+@dataclass(slots=True, eq=False)
+class Backlog:
+    """Everything read and not yet persisted, and everything known to be unread."""
+
+    cohorts: list[Cohort] = field(default_factory=list)
+    streams: dict[StreamKey, Stream] = field(default_factory=dict)
+    unpersisted: int = 0
+    """How many rows were published past the stored positions; as many come again after a crash."""
+    _stored_streams: dict[StreamKey, StreamPosition] = field(default_factory=dict)
+    _stored_bases: dict[tuple[str, int], str] = field(default_factory=dict)
+
+    def stream_of(self, lane: Lane, *, tenant_hash: int, bucket: int) -> Stream:
+        """The stream of *lane*, made if there is none."""
+        key = (lane.group, lane.tier, lane.tenant)
+        stream = self.streams.get(key)
+        if stream is None:
+            stream = self.streams[key] = Stream(lane=lane, tenant_hash=tenant_hash, bucket=bucket)
+        return stream
+
+    def add(
+        self,
+        lo: str,
+        hi: str,
+        parts: Iterable[Part],
+        members: Mapping[int, Sequence[str]],
+        *,
+        without: Collection[StreamKey] = (),
+    ) -> list[Stream]:
+        """Take in window ``(lo, hi]`` of the buckets in *members*, for each of their groups; return what has grown."""
+        grown: list[Stream] = []
+        for part in parts:
+            for group in members[part.bucket]:
+                key = (group, part.tier, part.tenant)
+                if key in without:
+                    continue
+                stream = self.streams.get(key)
+                if stream is None:
+                    lane = Lane(group=group, tier=part.tier, tenant=part.tenant)
+                    stream = self.stream_of(lane, tenant_hash=part.tenant_hash, bucket=part.bucket)
+                stream.add(Piece(lo=lo, hi=hi, after=part.after, z=part.z, rows=part.rows))
+                grown.append(stream)
+        return grown
+
+    def resume(self, position: StreamPosition) -> Stream:
+        """Take up a stored stream where it stands."""
+        stream = self.stream_of(position.lane, tenant_hash=position.tenant_hash, bucket=position.bucket)
+        stream.add(Piece(lo=position.lo, hi=position.hi, after=position.after, z=position.z))
+        self._stored_streams[_key(position.lane)] = position
+        return stream
+
+    def merge_cohorts(self) -> None:
+        """Make one of all cohorts that stand at the same base."""
+        merged: dict[str, Cohort] = {}
+        busy: list[Cohort] = []
+        for cohort in self.cohorts:
+            if cohort.is_busy:
+                busy.append(cohort)
+            elif cohort.base in merged:
+                members = merged[cohort.base].members
+                for bucket, groups in cohort.members.items():
+                    members[bucket] = tuple(sorted({*members.get(bucket, ()), *groups}))
+            else:
+                merged[cohort.base] = cohort
+        self.cohorts = [*merged.values(), *busy]
+
+    def positions(self, *, retries: int) -> Positions:
+        """What has to be stored now. Every stored base then means: all settled up to here, save for the streams.
+
+        *retries* is how many deferred rows are unsettled; they too come again after a crash.
+        """
+        behind: dict[StreamKey, StreamPosition] = {}
+        idle: list[StreamKey] = []
+        for key, stream in self.streams.items():
+            position = stream.position()
+            if position is not None:
+                behind[key] = position
+            elif stream.is_idle:
+                idle.append(key)
+        for key in idle:
+            del self.streams[key]
+        bases = [
+            (group, bucket, cohort.base)
+            for cohort in self.cohorts
+            for bucket, groups in cohort.members.items()
+            for group in groups
+            if self._stored_bases.get((group, bucket)) != cohort.base
+        ]
+        stored = self._stored_streams
+        return Positions(
+            bases=bases,
+            streams=[position for key, position in behind.items() if stored.get(key) != position],
+            caught_up=[key for key in stored if key not in behind],
+            settled=self.unpersisted - retries - sum(stream.unpersisted for stream in self.streams.values()),
+        )
+
+    def persisted(self, positions: Positions) -> None:
+        """*positions* are stored; what was published since they were asked for is not."""
+        for position in positions.streams:
+            self._stored_streams[_key(position.lane)] = position
+        for key in positions.caught_up:
+            del self._stored_streams[key]
+        for group, bucket, base in positions.bases:
+            self._stored_bases[group, bucket] = base
+        self.unpersisted -= positions.settled
+
+
+def _key(lane: Lane) -> StreamKey:
+    return lane.group, lane.tier, lane.tenant

@@ -1,0 +1,276 @@
+"""What the broker's answers mean for the rows they are about, and which lanes must wait before they go on.
+
+Every published row ends here: confirmed, given back and sent again, or failed and deferred. No I/O and no clock.
+"""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Final, assert_never
+from uuid import UUID
+
+import structlog
+
+from outbox.backoff import Jitter, backoff_s
+from relay.decide.flight import AllWell, BrokerSilent, LanesSilent
+from relay.decide.holdings import Holdings
+from relay.decide.pieces import Piece, Retry, Sent, Stream
+from relay.engine.directory import Answer
+from relay.gauges import Gauges
+from relay.limits import Limits
+from relay.log.deferred import FailedAgain, Failure, fate
+from relay.log.positions import Findings
+from relay.ports import Category, Confirmed, Failed, LaneFault, Nacked, Settlement
+
+log = structlog.get_logger(__name__)
+
+_NACK_BASE_S: Final = 0.05
+_NACK_CAP_S: Final = 10.0
+_FAULT_BASE_S: Final = 1.0
+_FAULT_CAP_S: Final = 60.0
+_SILENCE_CAP_S: Final = 300.0
+
+
+class Outcomes:
+    """The answers of one tenure. Rows that failed wait in *findings* for the next persist."""
+
+    def __init__(
+        self,
+        *,
+        holdings: Holdings,
+        want: Callable[[Stream], None],
+        limits: Limits,
+        gauges: Gauges,
+        rng: random.Random,
+    ) -> None:
+        self._flight = holdings.flight
+        self._offer = holdings.offer
+        self._want = want
+        self._limits = limits
+        self._gauges = gauges
+        self._rng = rng
+        self._held: dict[Stream, None] = {}
+        self._failures: list[Failure] = []
+        self._failed_again: list[FailedAgain] = []
+        self._published_deferred: list[tuple[str, UUID]] = []
+        self.retrying: dict[tuple[str, UUID], bool] = {}
+        """Deferred events with the broker, or settled and not yet persisted; True once settled."""
+        self.has_news = False
+        """Whether anything was settled since ``findings``."""
+
+    def hear(self, settlements: Sequence[Settlement], now: float) -> None:
+        """Apply what the broker has said."""
+        pieces: dict[Piece, None] = {}
+        streams: dict[Stream, None] = {}
+        for settlement in settlements:
+            sent = self._ended(settlement, now)
+            if sent is None:
+                continue
+            streams[sent.stream] = None
+            if isinstance(sent.origin, Piece):
+                pieces[sent.origin] = None
+            self._settle(sent, is_published=isinstance(settlement, Confirmed))
+        for piece in pieces:
+            piece.settle()
+        for stream in streams:
+            self._recovered(stream)
+
+    def answered(self, answers: Sequence[Answer], now: float) -> None:
+        """Apply what the broker has said of lanes that were to be declared."""
+        for answer in answers:
+            stream, fault = answer.stream, answer.fault
+            if fault is None and stream.held_until is not None:
+                self._hold(stream, now)
+            elif fault is None:
+                self._offer(stream)
+            else:
+                self._refused(stream, fault, now)
+
+    def judge(self, now: float) -> bool:
+        """Hold the lanes that keep silent; return True when the connection itself does."""
+        verdict = self._flight.verdict(now, confirm_s=self._limits.confirm_s)
+        match verdict:
+            case AllWell():
+                return False
+            case BrokerSilent():
+                return True
+            case LanesSilent(streams=streams):
+                for stream in streams:
+                    stream.is_faulty = True
+                    stream.strikes += 1
+                    self._hold(stream, now + self._delay_s(stream, self._limits.confirm_s, _SILENCE_CAP_S))
+                    log.warning("lane silent", lane=stream.lane.queue, unconfirmed=stream.outstanding)
+                return False
+            case _:
+                assert_never(verdict)
+
+    def due_again(self, now: float) -> list[Sent]:
+        """End the holds that are over, and return what those lanes must be sent again first, in publishing order."""
+        due = [stream for stream in self._held if stream.held_until is not None and stream.held_until <= now]
+        again: list[Sent] = []
+        for stream in due:
+            again += [sent for sent in self._flight.unsettled_of(stream) if sent.is_nacked or stream.is_faulty]
+            self._release(stream)
+        return again
+
+    def next_due(self) -> float:
+        """When the next hold ends; infinite if none does by itself."""
+        return min((stream.held_until for stream in self._held if stream.held_until is not None), default=math.inf)
+
+    def reconnected(self) -> list[Sent]:
+        """A new connection stands: end every hold, and return all that is unsettled, in publishing order."""
+        for stream in list(self._held):
+            self._release(stream)
+        again = self._flight.unsettled()
+        for sent in again:
+            sent.is_second_try = False
+        return again
+
+    def findings(self) -> Findings:
+        """What the next persist must write down; it is forgotten here, and by the tenure if that persist fails."""
+        findings = Findings(
+            failures=tuple(self._failures),
+            failed_again=tuple(self._failed_again),
+            published_deferred=tuple(self._published_deferred),
+        )
+        self._failures.clear()
+        self._failed_again.clear()
+        self._published_deferred.clear()
+        self.has_news = False
+        return findings
+
+    def persisted(self, findings: Findings) -> None:
+        """*findings* are stored: a deferred event among them may be found due again."""
+        for group, event_id in findings.published_deferred:
+            self.retrying.pop((group, event_id), None)
+        for failed in findings.failed_again:
+            self.retrying.pop((failed.group, failed.event_id), None)
+
+    @property
+    def unsettled_retries(self) -> int:
+        """How many deferred events are with the broker."""
+        return sum(not is_settled for is_settled in self.retrying.values())
+
+    @property
+    def held(self) -> int:
+        """How many lanes are held."""
+        return len(self._held)
+
+    @property
+    def faulty(self) -> int:
+        """How many of them keep silent."""
+        return sum(stream.is_faulty for stream in self._held)
+
+    def _refused(self, stream: Stream, fault: LaneFault, now: float) -> None:
+        """The lane cannot stand: its events wait in the log, and those that came back for want of it are deferred."""
+        log.warning("lane refused", lane=stream.lane.queue, category=fault.category.value, reason=fault.reason)
+        stream.strikes += 1
+        for sent in self._flight.unsettled_of(stream):
+            if sent.is_second_try and sent.is_nacked:
+                self._flight.land(sent.tag, now)
+                self._write_down(sent, fault.category, fault.reason)
+                self._settle(sent, is_published=False)
+                if isinstance(sent.origin, Piece):
+                    sent.origin.settle()
+        self._hold(stream, now + self._delay_s(stream, _FAULT_BASE_S, _FAULT_CAP_S))
+
+    def _settle(self, sent: Sent, *, is_published: bool) -> None:
+        sent.is_settled = True
+        sent.stream.outstanding -= 1
+        self.has_news = True
+        if isinstance(sent.origin, Retry):
+            key = sent.stream.lane.group, sent.row.event.id
+            self.retrying[key] = True
+            if is_published:
+                self._published_deferred.append(key)
+                self._gauges.retried += 1
+
+    def _ended(self, settlement: Settlement, now: float) -> Sent | None:
+        """The row whose end *settlement* is; None if it goes on, or was published anew since."""
+        match settlement:
+            case Confirmed():
+                self._gauges.confirmed += 1
+                return self._flight.land(settlement.tag, now)
+            case Nacked():
+                self._nacked(settlement, now)
+                return None
+            case Failed():
+                return self._failed(settlement, now)
+            case _:
+                assert_never(settlement)
+
+    def _nacked(self, nacked: Nacked, now: float) -> None:
+        sent = self._flight.nacked(nacked.tag, now)
+        self._gauges.nacked += 1
+        if sent is not None and sent.stream.held_until is None:
+            sent.stream.strikes += 1
+            self._hold(sent.stream, now + self._delay_s(sent.stream, _NACK_BASE_S, _NACK_CAP_S))
+
+    def _failed(self, failed: Failed, now: float) -> Sent | None:
+        """Return the row if that is its end."""
+        is_unroutable = failed.category is Category.UNROUTABLE
+        self._gauges.returned += is_unroutable
+        sent = self._flight.nacked(failed.tag, now)
+        if sent is None:
+            return None
+        if is_unroutable and not sent.is_second_try:
+            # Its queue may have been deleted: declare it once more. It keeps its place until then.
+            sent.is_second_try = True
+            self._hold(sent.stream, math.inf)
+            self._want(sent.stream)
+            return None
+        self._flight.land(failed.tag, now)
+        self._write_down(sent, failed.category, failed.reason)
+        return sent
+
+    def _write_down(self, sent: Sent, category: Category, reason: str) -> None:
+        stream, event = sent.stream, sent.row.event
+        attempts = 1 + (sent.origin.attempts if isinstance(sent.origin, Retry) else 0)
+        ahead = fate(category, attempts=attempts, attempts_max=self._limits.attempts, rng=self._rng)
+        self._gauges.deferred += 1
+        self._gauges.dead += ahead.is_dead
+        log.warning(
+            "event dead" if ahead.is_dead else "event deferred",
+            event_id=str(event.id),
+            tenant=event.tenant,
+            group=stream.lane.group,
+            category=category.value,
+            reason=reason,
+            attempt=attempts,
+        )
+        if isinstance(sent.origin, Retry):
+            self._failed_again.append(
+                FailedAgain(group=stream.lane.group, event_id=event.id, category=category, reason=reason, fate=ahead)
+            )
+        else:
+            self._failures.append(
+                Failure(
+                    lane=stream.lane,
+                    tenant_hash=stream.tenant_hash,
+                    seq=sent.row.seq,
+                    category=category,
+                    reason=reason,
+                    fate=ahead,
+                )
+            )
+
+    def _recovered(self, stream: Stream) -> None:
+        if stream.is_faulty:
+            # It speaks again: what it still owes will come by itself.
+            self._release(stream)
+        if stream.held_until is None:
+            stream.strikes = 0
+            self._offer(stream)
+
+    def _hold(self, stream: Stream, until: float) -> None:
+        stream.held_until = until
+        self._held[stream] = None
+
+    def _release(self, stream: Stream) -> None:
+        stream.held_until = None
+        stream.is_faulty = False
+        self._held.pop(stream, None)
+        self._offer(stream)
+
+    def _delay_s(self, stream: Stream, base_s: float, cap_s: float) -> float:
+        return backoff_s(stream.strikes, base_s=base_s, cap_s=cap_s, jitter=Jitter.EQUAL, rng=self._rng)

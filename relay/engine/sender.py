@@ -1,0 +1,246 @@
+"""Publishes what the backlog has, and sends again what a lost or silent connection leaves unknown, in its order."""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Awaitable, Sequence
+from typing import Final, TypeVar
+
+import structlog
+
+from outbox.backoff import Jitter, backoff_s
+from outbox.errors import BrokerUnavailable
+from relay.decide.holdings import Holdings
+from relay.decide.pieces import Retry, Row, Sent, Stream
+from relay.decide.turns import WEIGHTS
+from relay.engine.directory import Directory
+from relay.engine.outcomes import Outcomes
+from relay.engine.reader import Reader
+from relay.gauges import Gauges
+from relay.limits import Limits
+from relay.log.deferred import DueEvent
+from relay.ports import Outgoing, Publisher
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+# One lane may have with the broker as much as is still free of the window, times its tier's weight over the
+# greatest: so silent lanes always leave room to the others, a busy one never fills the broker's socket on its own,
+# and lanes that are all busy share the window by weight.
+_WEIGHT_MAX: Final = max(WEIGHTS.values())
+_JUDGE_EVERY_S: Final = 0.25
+_REOPEN_BASE_S: Final = 0.1
+_REOPEN_CAP_S: Final = 5.0
+
+
+class Sender:
+    """One tenure's side of the broker. It opens the publisher anew at the start and after every loss."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        holdings: Holdings,
+        *,
+        reader: Reader,
+        directory: Directory,
+        outcomes: Outcomes,
+        limits: Limits,
+        gauges: Gauges,
+        rng: random.Random,
+    ) -> None:
+        self._publisher = publisher
+        self._backlog = holdings.backlog
+        self._flight = holdings.flight
+        self._turns = holdings.turns
+        self._offer = holdings.offer
+        self._reader = reader
+        self._directory = directory
+        self._outcomes = outcomes
+        self._limits = limits
+        self._gauges = gauges
+        self._rng = rng
+        self._is_open = False
+        self._is_blocked = False
+        self._losses = 0
+        self._open_at = 0.0
+        self._judge_at = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection."""
+        return self._is_open
+
+    @property
+    def may_publish(self) -> bool:
+        """Whether the broker takes messages now."""
+        return self._is_open and not self._is_blocked
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be published before the next persist."""
+        return self._backlog.unpersisted < self._limits.window
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something could be published right now."""
+        return self.may_publish and self.has_room and len(self._turns) > 0
+
+    def next_due(self) -> float:
+        """When the broker's side has something to do by itself, in monotonic seconds."""
+        if not self._is_open:
+            return self._open_at
+        return math.inf if self._is_blocked else self._outcomes.next_due()
+
+    async def tend(self, now: float) -> None:
+        """Open the connection if there is none; else judge its silence, declare lanes, and send again what is due."""
+        if not self._is_open:
+            if now >= self._open_at:
+                await self._open(now)
+            return
+        was_blocked, self._is_blocked = self._is_blocked, self._publisher.is_blocked
+        if self._is_blocked != was_blocked:
+            log.warning("broker blocked" if self._is_blocked else "broker unblocked")
+            self._flight.resumed(now)
+        if self._is_blocked:
+            return
+        if now >= self._judge_at:
+            self._judge_at = now + _JUDGE_EVERY_S
+            if self._outcomes.judge(now):
+                raise BrokerUnavailable(f"broker: want confirms within {self._limits.confirm_s:g} s, got none")
+        self._outcomes.answered(await self._directory.work(now), now)
+        again = self._outcomes.due_again(now)
+        if again:
+            await self._send(again, is_again=True)
+
+    async def publish(self) -> None:
+        """Publish what turns, window and budgets allow now: one batch."""
+        limits = self._limits
+        batch: list[Sent] = []
+        room = min(limits.window - self._backlog.unpersisted, limits.batch)
+        room_bytes = limits.batch_bytes
+        while room > 0 and room_bytes > 0:
+            stream = self._turns.take()
+            if stream is None:
+                break
+            taken = await self._take(stream, room=room, room_bytes=room_bytes)
+            self._turns.charge(stream.lane.tier, len(taken))
+            self._backlog.unpersisted += len(taken)
+            batch += taken
+            room -= len(taken)
+            room_bytes -= sum(sent.row.size_bytes for sent in taken)
+            if taken:
+                self._offer(stream)
+        if batch:
+            await self._send(batch)
+
+    async def retry(self, due: Sequence[DueEvent]) -> None:
+        """Publish deferred events whose time has come; those whose lane must wait are left for the next look."""
+        batch: list[Sent] = []
+        for one in due:
+            stream = self._backlog.stream_of(one.lane, tenant_hash=one.tenant_hash, bucket=one.bucket)
+            key = one.lane.group, one.event.id
+            if key in self._outcomes.retrying or stream.held_until is not None or not self.has_room:
+                continue
+            if not self._directory.is_declared(one.lane):
+                self._directory.want(stream)
+                continue
+            self._outcomes.retrying[key] = False
+            self._backlog.unpersisted += 1
+            stream.outstanding += 1
+            batch.append(Sent(Row(0, one.event), stream, Retry(one.attempts)))
+        if batch:
+            await self._send(batch)
+
+    async def hear(self, timeout_s: float) -> None:
+        """Wait up to *timeout_s* for the broker's answers, and apply them."""
+        settlements = await self._publisher.settlements(timeout_s=timeout_s)
+        if settlements:
+            self._losses = 0
+            self._outcomes.hear(settlements, time.monotonic())
+
+    async def lost(self, error: BrokerUnavailable, now: float) -> None:
+        """The connection is of no use any more. What is unsettled stays, and is sent again on the next one."""
+        self._losses += 1
+        self._open_at = now + backoff_s(
+            self._losses, base_s=_REOPEN_BASE_S, cap_s=_REOPEN_CAP_S, jitter=Jitter.FULL, rng=self._rng
+        )
+        if self._is_open:
+            self._gauges.broker_losses += 1
+            log.warning("broker lost", reason=str(error), unsettled=len(self._flight))
+        elif self._losses == 1:
+            log.warning("broker unreachable", reason=str(error))
+        self._is_open = self._is_blocked = False
+        await self._directory.interrupted()
+        # Its confirms would be taken for those of rows that are sent again under other tags.
+        await self._publisher.close()
+
+    async def close(self) -> None:
+        """Close the connection, whatever is unsettled."""
+        await self._directory.interrupted()
+        await self._publisher.close()
+
+    def show(self) -> None:
+        """Write the gauges."""
+        gauges = self._gauges
+        gauges.is_broker_up = self._is_open
+        gauges.is_blocked = self._is_blocked
+        gauges.in_flight = len(self._flight)
+        gauges.unpersisted = self._backlog.unpersisted
+        gauges.streams = len(self._backlog.streams)
+        gauges.held_lanes = self._outcomes.held
+        gauges.faulty_lanes = self._outcomes.faulty
+
+    async def _open(self, now: float) -> None:
+        await self._within(self._publisher.open(), "a connection")
+        self._is_open = True
+        log.info("broker connected")
+        again = self._outcomes.reconnected()
+        if again:
+            await self._send(again, is_again=True)
+        self._flight.resumed(now)
+
+    async def _take(self, stream: Stream, *, room: int, room_bytes: int) -> list[Sent]:
+        """The rows of one turn; none where the lane must wait, and it is offered again when it need not."""
+        piece = stream.current()
+        if piece is None or stream.held_until is not None:
+            return []
+        if not self._directory.is_declared(stream.lane):
+            self._directory.want(stream)
+            return []
+        rows_max = min(self._limits.chunk, room, self._lane_room(stream))
+        if rows_max <= 0:
+            return []
+        bytes_max = min(self._limits.chunk_bytes, room_bytes)
+        if piece.read_after is not None:
+            await self._reader.fill(stream, piece, rows_max=rows_max, bytes_max=bytes_max)
+        taken = stream.take(rows_max=rows_max, bytes_max=bytes_max)
+        if not taken and stream.has_more:
+            # An exhausted range with another piece behind it: its turn is not over.
+            return await self._take(stream, room=room, room_bytes=room_bytes)
+        return taken
+
+    def _lane_room(self, stream: Stream) -> int:
+        free = self._limits.window - self._backlog.unpersisted
+        share = free * WEIGHTS[stream.lane.tier] // _WEIGHT_MAX
+        return max(share - stream.outstanding, 0 if stream.outstanding else 1)
+
+    async def _send(self, sents: Sequence[Sent], *, is_again: bool = False) -> None:
+        # All are launched before any is sent: if the connection is lost half-way they keep their order.
+        self._flight.launch(sents, time.monotonic())
+        self._gauges.published += len(sents)
+        self._gauges.resent += len(sents) if is_again else 0
+        for start in range(0, len(sents), self._limits.batch):
+            batch = [
+                Outgoing(tag=sent.tag, lane=sent.stream.lane, event=sent.row.event)
+                for sent in sents[start : start + self._limits.batch]
+            ]
+            await self._within(self._publisher.send(batch), f"{len(batch)} messages taken")
+
+    async def _within(self, talk: Awaitable[T], what: str) -> T:
+        seconds = self._limits.wait_s
+        try:
+            async with asyncio.timeout(seconds):
+                return await talk
+        except TimeoutError:
+            raise BrokerUnavailable(f"broker: want {what} within {seconds:g} s") from None

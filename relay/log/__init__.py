@@ -1,0 +1,1 @@
+"""The ring log in PostgreSQL: reading it, owning it, and moving positions."""

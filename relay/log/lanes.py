@@ -1,0 +1,39 @@
+"""Which lanes stand, and since when their groups read the log: what the groups' directories are told."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final, LiteralString
+
+from outbox.naming import Lane
+from relay.log.rows import TIERS
+from relay.log.store import Connection, deadline
+
+_ALL: Final[LiteralString] = "SELECT group_name, tier, tenant FROM outbox.lane"
+_GROUPS: Final[LiteralString] = "SELECT group_name, started_at FROM outbox.consumer_group"
+# In one order: two relays that record the same lanes must not wait for each other in a circle.
+_RECORD: Final[LiteralString] = """
+INSERT INTO outbox.lane (group_name, tier, tenant)
+SELECT * FROM unnest(%s::text[], %s::smallint[], %s::text[]) AS l (group_name, tier, tenant) ORDER BY 1, 2, 3
+ON CONFLICT DO NOTHING"""
+
+
+async def recorded(connection: Connection, *, within_s: float) -> set[Lane]:
+    """Every lane that was ever declared and not off-boarded since."""
+    async with deadline(connection, within_s):
+        rows = await (await connection.execute(_ALL)).fetchall()
+    return {Lane(group=group, tier=TIERS[tier], tenant=tenant) for group, tier, tenant in rows}
+
+
+async def group_starts(connection: Connection, *, within_s: float) -> Mapping[str, datetime]:
+    """When each group began to read the log."""
+    async with deadline(connection, within_s):
+        return dict(await (await connection.execute(_GROUPS)).fetchall())
+
+
+async def record(connection: Connection, lanes: Sequence[Lane], *, within_s: float) -> None:
+    """Write down that *lanes* stand. Safe to repeat."""
+    async with deadline(connection, within_s):
+        await connection.execute(
+            _RECORD,
+            ([lane.group for lane in lanes], [int(lane.tier) for lane in lanes], [lane.tenant for lane in lanes]),
+        )

@@ -1,0 +1,118 @@
+"""Moving positions: one transaction that says what is published, and writes down what could not be.
+
+A bucket's base says that every event of its tenants up to that snapshot is settled, save for tenants with
+a stream; a stream says how far its tenant is. Both move in the transaction that has locked the
+bucket's row and seen my token there, so an owner that was frozen and replaced can move neither.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final, LiteralString
+from uuid import UUID
+
+from outbox.errors import LeaseLost
+from relay.decide.backlog import Positions
+from relay.log.deferred import FailedAgain, Failure, delete_published, write_failed_again, write_failures
+from relay.log.store import Connection, deadline
+
+# Locked in the order of the primary key: two transactions that lock the same rows in two orders deadlock.
+_LOCK: Final[LiteralString] = """
+SELECT count(*) FROM (
+    SELECT FROM outbox.bucket WHERE token = %s ORDER BY group_name, bucket FOR UPDATE
+) mine"""
+
+_MOVE: Final[LiteralString] = """
+UPDATE outbox.bucket b SET lo = %s::pg_snapshot
+FROM unnest(%s::text[], %s::smallint[]) AS moved (group_name, bucket)
+WHERE b.group_name = moved.group_name AND b.bucket = moved.bucket"""
+
+_UPSERT: Final[LiteralString] = """
+INSERT INTO outbox.stream (group_name, tier, tenant, tenant_hash, bucket, lo, hi, after, z)
+SELECT s.group_name, s.tier, s.tenant, s.tenant_hash, s.bucket, s.lo::pg_snapshot, s.hi::pg_snapshot, s.after, s.z
+FROM unnest(%s::text[], %s::smallint[], %s::text[], %s::bigint[], %s::smallint[],
+            %s::text[], %s::text[], %s::bigint[], %s::bigint[])
+    AS s (group_name, tier, tenant, tenant_hash, bucket, lo, hi, after, z)
+ON CONFLICT (group_name, tier, tenant)
+DO UPDATE SET lo = excluded.lo, hi = excluded.hi, after = excluded.after, z = excluded.z"""
+
+_DELETE: Final[LiteralString] = """
+DELETE FROM outbox.stream st
+USING unnest(%s::text[], %s::smallint[], %s::text[]) AS gone (group_name, tier, tenant)
+WHERE st.group_name = gone.group_name AND st.tier = gone.tier AND st.tenant = gone.tenant"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What became of single events since the last persist."""
+
+    failures: Sequence[Failure] = ()
+    failed_again: Sequence[FailedAgain] = ()
+    published_deferred: Sequence[tuple[str, UUID]] = ()
+    """Group and id of deferred events that are published now."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write down."""
+        return not (self.failures or self.failed_again or self.published_deferred)
+
+
+async def persist(
+    connection: Connection,
+    token: int,
+    positions: Positions,
+    findings: Findings,
+    *,
+    owned: int,
+    within_s: float,
+) -> None:
+    """Store *positions* and *findings* together.
+
+    Raises:
+        LeaseLost: fewer than *owned* rows carry *token*; nothing was written.
+    """
+    async with deadline(connection, within_s), connection.transaction():
+        row = await (await connection.execute(_LOCK, (token,))).fetchone()
+        found = row[0] if row else 0
+        if found != owned:
+            raise LeaseLost(f"buckets: want {owned} under this relay's token, got {found}")
+        async with connection.pipeline():
+            await _write_findings(connection, findings)
+            await _write_streams(connection, positions)
+            for base, moved in groupby(positions.bases, key=lambda one: one[2]):
+                places = [(group, bucket) for group, bucket, _ in moved]
+                await connection.execute(
+                    _MOVE, (base, [group for group, _ in places], [bucket for _, bucket in places])
+                )
+
+
+async def _write_findings(connection: Connection, findings: Findings) -> None:
+    # Before the streams: the positions written below go past these events.
+    if findings.failures:
+        await write_failures(connection, findings.failures)
+    if findings.failed_again:
+        await write_failed_again(connection, findings.failed_again)
+    if findings.published_deferred:
+        await delete_published(connection, findings.published_deferred)
+
+
+async def _write_streams(connection: Connection, positions: Positions) -> None:
+    streams = positions.streams
+    if streams:
+        await connection.execute(
+            _UPSERT,
+            (
+                [one.lane.group for one in streams],
+                [int(one.lane.tier) for one in streams],
+                [one.lane.tenant for one in streams],
+                [one.tenant_hash for one in streams],
+                [one.bucket for one in streams],
+                [one.lo for one in streams],
+                [one.hi for one in streams],
+                [one.after for one in streams],
+                [one.z for one in streams],
+            ),
+        )
+    if positions.caught_up:
+        groups, tiers, tenants = zip(*positions.caught_up, strict=True)
+        await connection.execute(_DELETE, (list(groups), [int(tier) for tier in tiers], list(tenants)))

@@ -1,0 +1,1 @@
+"""RabbitMQ behind ``relay.ports``: frames, confirms, and the lanes' topology."""
