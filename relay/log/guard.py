@@ -22,7 +22,7 @@ SELECT pg_snapshot_xmax(pg_current_snapshot())::text, max(xmax)::text FROM (
     SELECT pg_snapshot_xmax(hi)::text::numeric FROM outbox.stream
 ) stored
 HAVING max(xmax) > pg_snapshot_xmax(pg_current_snapshot())::text::numeric"""
-_REMEDY: Final = "stop the apps and run `outbox rebase`"
+_REMEDY: Final = "positions cannot be moved to another database yet"
 
 
 async def check(connection: Connection, *, within_s: float) -> None:
