@@ -150,14 +150,59 @@ $$;
 SELECT outbox.add_group('default');
 """
 
-# The only way to remove rows from the log. Not even a relay that is wrong can drop an unpublished event:
-# the check is made here, under the lock, in a statement that began after the lock was granted. Every relay's
-# poll waits for that lock: what may be slow is asked before it, and under it indexes answer, whatever the
-# statistics say.
+# The only way to remove rows from the log. Not even a relay that is wrong can drop an unpublished event: the
+# check is made here, under the lock, in statements that began after the lock was granted. Every relay's poll
+# waits for that lock, so it is asked for only when all has been found well without it, and under it indexes
+# answer, whatever the statistics say (the costs that make them do so would call for the JIT compiler).
 _TRUNCATE = """
-CREATE FUNCTION outbox.truncate_slot(target integer, keep_for interval) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+CREATE FUNCTION outbox.is_slot_published(target integer) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET jit = off SET max_parallel_workers_per_gather = 0
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    partition text := format('outbox.event_%s', target);
+    has_unpublished boolean;
+BEGIN
+    -- Every bucket of every group has a position, and has passed every row.
+    EXECUTE format('
+        SELECT (SELECT count(*) FROM outbox.bucket) < 64 * greatest(1, (SELECT count(*) FROM outbox.consumer_group))
+            OR EXISTS (
+                SELECT FROM (
+                    SELECT lo::text::pg_snapshot AS lo, array_agg(DISTINCT bucket) AS buckets
+                    FROM outbox.bucket GROUP BY lo::text
+                ) p
+                WHERE EXISTS (
+                    SELECT FROM %1$s e WHERE e.xid >= pg_snapshot_xmax(p.lo) AND e.bucket = ANY (p.buckets))
+                OR EXISTS (
+                    SELECT FROM %1$s e
+                    WHERE e.xid = ANY (ARRAY(SELECT pg_snapshot_xip(p.lo))) AND e.bucket = ANY (p.buckets)))',
+        partition) INTO has_unpublished;
+    IF has_unpublished THEN
+        RETURN false;
+    END IF;
+    -- Every stream too. Streams can be many: first whether any of them can have anything here at all.
+    EXECUTE format('
+        SELECT EXISTS (
+                SELECT FROM %1$s e
+                WHERE e.xid >= (SELECT pg_snapshot_xmax(lo) FROM outbox.stream ORDER BY 1 LIMIT 1))
+            OR EXISTS (
+                SELECT FROM %1$s e
+                WHERE e.xid = ANY (ARRAY(SELECT DISTINCT x FROM outbox.stream s, pg_snapshot_xip(s.lo) x)))',
+        partition) INTO has_unpublished;
+    IF has_unpublished THEN
+        EXECUTE format('
+            SELECT EXISTS (
+                SELECT FROM outbox.stream s JOIN %1$s e ON e.tenant_hash = s.tenant_hash
+                WHERE e.tier = s.tier AND e.tenant = s.tenant AND NOT pg_visible_in_snapshot(e.xid, s.lo))',
+            partition) INTO has_unpublished;
+    END IF;
+    RETURN NOT has_unpublished;
+END
+$$;
+REVOKE ALL ON FUNCTION outbox.is_slot_published(integer) FROM PUBLIC;
+
+CREATE FUNCTION outbox.truncate_slot(target integer, keep_for interval) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     partition text := format('outbox.event_%s', target);
     is_kept boolean;
@@ -174,45 +219,15 @@ BEGIN
     IF is_kept THEN
         RETURN 'retained';
     END IF;
+    IF NOT outbox.is_slot_published(target) THEN
+        RETURN 'unpublished';
+    END IF;
     BEGIN
         EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', partition);
     EXCEPTION WHEN lock_not_available THEN
         RETURN 'busy';
     END;
-    -- Every bucket of every group has a position, and has passed every row.
-    EXECUTE format('
-        SELECT (SELECT count(*) FROM outbox.bucket) < 64 * greatest(1, (SELECT count(*) FROM outbox.consumer_group))
-            OR EXISTS (
-                SELECT FROM (
-                    SELECT lo::text::pg_snapshot AS lo, array_agg(DISTINCT bucket) AS buckets
-                    FROM outbox.bucket GROUP BY lo::text
-                ) p
-                WHERE EXISTS (
-                    SELECT FROM %1$s e WHERE e.xid >= pg_snapshot_xmax(p.lo) AND e.bucket = ANY (p.buckets))
-                OR EXISTS (
-                    SELECT FROM %1$s e
-                    WHERE e.xid = ANY (ARRAY(SELECT pg_snapshot_xip(p.lo))) AND e.bucket = ANY (p.buckets)))',
-        partition) INTO is_kept;
-    IF is_kept THEN
-        RETURN 'unpublished';
-    END IF;
-    -- Every stream too. Streams can be many: first whether any of them can have anything here at all.
-    EXECUTE format('
-        SELECT EXISTS (
-                SELECT FROM %1$s e
-                WHERE e.xid >= (SELECT pg_snapshot_xmax(lo) FROM outbox.stream ORDER BY 1 LIMIT 1))
-            OR EXISTS (
-                SELECT FROM %1$s e
-                WHERE e.xid = ANY (ARRAY(SELECT DISTINCT x FROM outbox.stream s, pg_snapshot_xip(s.lo) x)))',
-        partition) INTO is_kept;
-    IF is_kept THEN
-        EXECUTE format('
-            SELECT EXISTS (
-                SELECT FROM outbox.stream s JOIN %1$s e ON e.tenant_hash = s.tenant_hash
-                WHERE e.tier = s.tier AND e.tenant = s.tenant AND NOT pg_visible_in_snapshot(e.xid, s.lo))',
-            partition) INTO is_kept;
-    END IF;
-    IF is_kept THEN
+    IF NOT outbox.is_slot_published(target) THEN
         RETURN 'unpublished';
     END IF;
     EXECUTE format('TRUNCATE %s', partition);
@@ -252,6 +267,12 @@ def downgrade() -> None:
         "origin",
     ):
         op.execute(f"DROP TABLE outbox.{table}")
-    for function in ("truncate_slot(integer, interval)", "add_group(text)", "current_origin()", "current_slot()"):
+    for function in (
+        "truncate_slot(integer, interval)",
+        "is_slot_published(integer)",
+        "add_group(text)",
+        "current_origin()",
+        "current_slot()",
+    ):
         op.execute(f"DROP FUNCTION outbox.{function}")
     op.execute("DROP SEQUENCE outbox.event_seq; DROP SEQUENCE outbox.token")

@@ -138,9 +138,20 @@ async def test_truncation_never_waits_behind_who_reads_or_writes_a_slot(url: str
     emit(app)
     app.commit()
     slot = await _not_current(app)
+    app.execute("update outbox.bucket set lo = pg_current_snapshot()")
+    app.commit()
     other.execute(f"select count(*) from outbox.event_{slot}")
     app.execute("set lock_timeout = '1 s'")
     assert value(app, TRUNCATE, slot) == "busy"
+
+
+async def test_a_slot_that_is_still_needed_is_never_locked(url: str, app: App, other: App) -> None:
+    """Every relay's poll would wait behind that lock."""
+    emit(app)
+    app.commit()
+    slot = await _not_current(app)
+    other.execute(f"select count(*) from outbox.event_{slot}")
+    assert value(app, TRUNCATE, slot) == "unpublished"
 
 
 async def _not_current(app: App) -> int:
