@@ -10,7 +10,7 @@ import typer
 from consumer.api import Consumer
 from consumer.app import load_consumer
 from consumer.settings import PREFIX, ConsumerSettings, StatusSettings
-from outbox.errors import ConfigError
+from outbox.errors import BrokerUnavailable, ConfigError
 from outbox.shell.exits import run_cli
 from outbox.shell.settings import load, shown
 
@@ -21,7 +21,9 @@ app: Final = typer.Typer(
     epilog="Settings are environment variables: OUTBOX_CONSUMER_*, DATABASE_URL and RABBITMQ_URL. `check` shows them.",
 )
 
-_DATABASE_NAMES: Final = (f"{PREFIX}DATABASE_URL", "OUTBOX_DATABASE_URL", "DATABASE_URL")
+_ADDRESSES: Final = tuple(
+    prefix + name for prefix in (PREFIX, "OUTBOX_", "") for name in ("DATABASE_URL", "RABBITMQ_URL")
+)
 AppName = Annotated[str, typer.Argument(metavar="APP", help="Where the Consumer is, as in shop.billing:consumer.")]
 
 
@@ -75,11 +77,12 @@ def status(
     group: Annotated[str, typer.Option(help="Which group; the only one there is, if not given.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
 ) -> None:
-    """Say whether anything is stuck, whose it is, and why. Asks the database."""
-    # Of the consumer's settings it needs the address alone, and the others may be wrong or missing.
-    named = {name: os.environ[name] for name in _DATABASE_NAMES if name in os.environ}
+    """Say whether anything is stuck, whose it is, and why. Asks the database, and the broker if its address is set."""
+    # Of the consumer's settings it needs the addresses alone, and the others may be wrong or missing.
+    named = {name: os.environ[name] for name in _ADDRESSES if name in os.environ}
     settings = load(StatusSettings, prefix=PREFIX, environment=named)
-    asyncio.run(_show_status(settings.database_url.get_secret_value(), group, as_json=as_json))
+    logging.disable()  # what libraries log of a failed connection says less than our one sentence
+    asyncio.run(_show_status(settings, group, as_json=as_json))
 
 
 def main() -> None:
@@ -87,21 +90,32 @@ def main() -> None:
     run_cli(app, name="outbox-consumer")
 
 
-async def _show_status(url: str, group: str, *, as_json: bool) -> None:
+async def _show_status(settings: StatusSettings, group: str, *, as_json: bool) -> None:
     import json
 
     from consumer import status as statuses
     from consumer import status_text
+    from consumer.rabbitmq.connection import Address
+    from consumer.rabbitmq.depths import ready
+    from consumer.store import directory
     from consumer.store.desk import Desk
     from outbox.shell.console import console
 
-    desk = Desk(url, name="outbox-consumer status")
+    desk = Desk(settings.database_url.get_secret_value(), name="outbox-consumer status")
     try:
         async with desk.use() as connection:
             known = await statuses.groups(connection)
             found = [await statuses.read(connection, name) for name in _chosen(group, known)]
+            lanes = {one.group: [known.lane for known in await directory.lanes(connection, one.group)] for one in found}
     finally:
         await desk.close()
+    if settings.rabbitmq_url is not None:
+        address = Address(url=settings.rabbitmq_url.get_secret_value(), name="outbox-consumer status")
+        try:
+            in_queues = await ready(address, [lane.queue for of_group in lanes.values() for lane in of_group])
+            found = [statuses.with_queues(one, lanes[one.group], in_queues) for one in found]
+        except BrokerUnavailable as error:
+            typer.echo(f"what lies in queues is not known: {error}", err=True)
     if as_json:
         contents = [statuses.to_json(one) for one in found]
         typer.echo(json.dumps(contents[0] if group or len(contents) == 1 else contents))

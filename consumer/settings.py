@@ -51,6 +51,7 @@ class ConsumerSettings(BaseModel):
 
 
 class StatusSettings(BaseModel):
-    """What ``status`` needs: it asks the database alone."""
+    """What ``status`` needs; without a broker's address it tells of the database alone."""
 
     database_url: DatabaseUrl
+    rabbitmq_url: BrokerUrl | None = None

@@ -1,9 +1,9 @@
 """Is anything stuck, whose is it, and why: what a group holds in its hands, as values. No payloads.
 
-What still lies in the broker's queues or in the log is not known here; ``outbox-relay status`` tells that.
+What still lies in the log is not known here; ``outbox-relay status`` tells that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import Enum
@@ -18,6 +18,7 @@ from consumer.store.plans import fresh
 from consumer.store.stored import Connection
 from consumer.store.work import Reason, WorkCount
 from outbox.event import Tier
+from outbox.naming import Lane
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -53,8 +54,17 @@ class DeadCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """Events of one tier and tenant that lie in their queue, in nobody's hands."""
+
+    tier: Tier
+    tenant: str
+    events: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Everything that a group holds at *at*, the database's time."""
+    """Everything that a group holds at *at*, the database's time. *queued* is ``None`` where no broker was asked."""
 
     group: str
     at: datetime
@@ -65,6 +75,7 @@ class Status:
     blocked: BlockedKeys
     dead: tuple[DeadCount, ...]
     incarnations: tuple[Incarnation, ...]
+    queued: tuple[Queued, ...] | None = None
 
 
 async def groups(connection: Connection) -> list[str]:
@@ -92,6 +103,14 @@ async def read(connection: Connection, group: str) -> Status:
     )
 
 
+def with_queues(status: Status, lanes: Sequence[Lane], ready: Mapping[str, int]) -> Status:
+    """*status* with what is *ready* in the queues of *lanes*, the fullest first; empty ones are left out."""
+    queued = [
+        Queued(tier=lane.tier, tenant=lane.tenant, events=ready[lane.queue]) for lane in lanes if ready.get(lane.queue)
+    ]
+    return replace(status, queued=tuple(sorted(queued, key=lambda one: (-one.events, one.tier, one.tenant))))
+
+
 def waiting(counts: Sequence[WorkCount], *, at: datetime) -> list[Waiting]:
     """*counts* of every reason added up per tier and tenant, longest overdue first."""
     by_lane: dict[tuple[Tier, str], list[WorkCount]] = {}
@@ -116,7 +135,7 @@ def waiting(counts: Sequence[WorkCount], *, at: datetime) -> list[Waiting]:
 def problems(status: Status) -> list[str]:
     """What somebody should look at, a sentence each; empty if nothing is stuck."""
     found = []
-    due = sum(one.due for one in status.waiting)
+    due = sum(one.due for one in status.waiting) + sum(one.events for one in status.queued or ())
     if due and not any(one.is_alive for one in status.incarnations):
         found.append(f"{_count(due, 'event')} due, and no process of {status.group} is alive: start outbox-consumer")
     elif status.waiting and status.waiting[0].overdue_s > OVERDUE_S:

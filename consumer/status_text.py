@@ -37,15 +37,23 @@ def _headline(status: Status) -> Iterable[RenderableType]:
 
 def _tables(status: Status) -> Iterable[RenderableType]:
     at = status.at
+    queued = status.queued or ()
     yield from _table(
-        f"waiting, by tier and tenant{_of(len(status.waiting), _LANES_MAX)}",
+        f"in queues, by tier and tenant{_of(len(queued), _LANES_MAX)}",
+        ("tier", "tenant", "events"),
+        [(one.tier.label, one.tenant, one.events) for one in queued[:_LANES_MAX]],
+    )
+    yield from _table(
+        f"in hand or put off, by tier and tenant{_of(len(status.waiting), _LANES_MAX)}",
         ("tier", "tenant", "events", "due", "in hand", "since", "overdue"),
         [
             (one.tier.label, one.tenant, one.rows, one.due, one.in_hand, _ago(one.waiting_since, at), _s(one.overdue_s))
             for one in status.waiting[:_LANES_MAX]
         ],
     )
-    yield from _table("waiting, by reason", ("reason", "events", "due", "in hand", "since"), _reasons(status))
+    yield from _table(
+        "in hand or put off, by reason", ("reason", "events", "due", "in hand", "since"), _reasons(status)
+    )
     yield from _table(
         f"blocked ordering keys{_of(status.blocked.total, _KEYS_MAX)}",
         ("tier", "tenant", "key", "waits for", "which is", "events behind", "since"),

@@ -7,7 +7,8 @@ from rich.console import Console
 
 from consumer import status
 from consumer.outcome import DeadCategory
-from consumer.status import Status
+from consumer.rabbitmq.depths import ready
+from consumer.status import Queued, Status
 from consumer.status_text import show
 from consumer.store import dead, directory, gate, incarnation, work
 from consumer.store.dead import NewDead
@@ -17,6 +18,7 @@ from consumer.store.work import Reason
 from outbox import wire
 from outbox.event import Event, Tier
 from outbox.naming import Lane
+from tests.support.brokers import a_message, rabbit_bench
 from tests.support.waiting_events import GROUP, HORIZON, an_event, keyed, new_work, stored_of
 
 
@@ -121,3 +123,17 @@ async def test_every_group_that_left_a_trace_is_listed(connection: Connection) -
     await work.put(connection, [new_work(an_event(), group="shipping")])
     await bury(connection, an_event())
     assert await status.groups(connection) == ["billing", "shipping"]
+
+
+async def test_what_lies_in_queues_is_told_by_tier_and_tenant(connection: Connection, vhost: str) -> None:
+    """A queue that is gone, and an empty one, are no lanes that anything waits in."""
+    full, empty, gone = (Lane(group=GROUP, tier=Tier.BULK, tenant=tenant) for tenant in ("acme", "idle", "gone"))
+    async with rabbit_bench(vhost, "classic") as bench:
+        for lane in (full, empty):
+            await bench.declare(lane.queue)
+        await bench.publish(full.queue, [a_message(number) for number in range(3)])
+        in_queues = await ready(bench.address(), [gone.queue, full.queue, empty.queue])
+    told = status.with_queues(await status.read(connection, GROUP), [gone, full, empty], in_queues)
+    assert told.queued == (Queued(tier=Tier.BULK, tenant="acme", events=3),)
+    assert "3 events due, and no process" in status.problems(told)[0]
+    assert "acme" in text_of(told)
