@@ -26,7 +26,7 @@ demo: .venv/.demo
 test: .venv/.dev
 	@echo "test: every test, on real PostgreSQL and RabbitMQ"
 	@$(BIN)/python -m tests.support.provide
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: .venv/.dev
 	@echo "check: lint, format, types, import floors"

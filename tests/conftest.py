@@ -33,6 +33,8 @@ _REPORT = pytest.StashKey[Report]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_REPORT] = Report()
+    if config.pluginmanager.has_plugin("xdist") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Workers())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -46,6 +48,24 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.line("the tests that ran needed none")
     skipped = len(terminalreporter.stats.get("skipped", []))
     terminalreporter.line(f"{skipped} skipped, listed above with their reasons" if skipped else "nothing was skipped")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:  # one of several processes: the one that prints has to be told
+        report = session.config.stash[_REPORT]
+        output["servers"], output["missing"] = report.servers, report.missing
+
+
+class _Workers:
+    """Hears what each of several test processes ran on."""
+
+    def pytest_testnodedown(self, node: object) -> None:
+        """One of them has ended; one that crashed has nothing to tell."""
+        output = getattr(node, "workeroutput", {})
+        report = getattr(node, "config").stash[_REPORT]  # noqa: B009 - pytest-xdist has no types
+        report.servers.update(output.get("servers", {}))
+        report.missing.update(output.get("missing", {}))
 
 
 def _started(start: Callable[[], T]) -> T:
