@@ -246,6 +246,22 @@ async def test_the_successor_of_a_handled_event_is_made_due(connection: Connecti
     assert [row.event_id for row in await take(connection)] == [event.id]
 
 
+async def test_those_that_wait_right_behind_it_become_due_in_their_order_up_to_the_first_that_is_missing(
+    connection: Connection,
+) -> None:
+    waiting = {number: keyed(number) for number in (8, 9, 10, 12)}
+    for number in (10, 12, 9, 8):
+        await work.put(connection, [new_work(waiting[number], reason=Reason.WAITING, delay_s=3600)])
+    assert await work.make_due(connection, GROUP, tenant="acme", tier=Tier.STANDARD, key="order-1", number=8)
+    assert [row.event_id for row in await take(connection)] == [waiting[number].id for number in (8, 9, 10)]
+
+
+async def test_a_long_line_moves_on_some_at_a_time(connection: Connection) -> None:
+    await work.put(connection, [new_work(keyed(n), reason=Reason.WAITING, delay_s=3600) for n in range(1, 101)])
+    assert await work.make_due(connection, GROUP, tenant="acme", tier=Tier.STANDARD, key="order-1", number=1)
+    assert len(await take(connection)) == 10
+
+
 async def test_a_retry_is_not_made_due_before_its_time(connection: Connection) -> None:
     await work.put(connection, [new_work(keyed(8), reason=Reason.RETRY, delay_s=3600)])
     assert not await work.make_due(connection, GROUP, tenant="acme", tier=Tier.STANDARD, key="order-1", number=8)
