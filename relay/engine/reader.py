@@ -122,9 +122,7 @@ class Reader:
                     self._resume(caught_up)
 
     async def close(self) -> None:
-        """Stop reading."""
-        for task in self._beside:
-            task.cancel()
+        """Wait for what is read beside; whoever wants that to end at once severs the sessions before."""
         await asyncio.gather(*self._beside, return_exceptions=True)
         self._beside.clear()
 
