@@ -101,8 +101,6 @@ def as_table(counts: Sequence[TenantCounts], suppressed: Mapping[str, int]) -> T
     table.add_column("suppressed", justify="right")
     table.add_column("p50", justify="right")
     table.add_column("p99", justify="right")
-    table.caption = "p50 and p99: from commit to the start of the handler, both crashes included"
-    table.caption_justify = "left"
     for row in counts:
         numbers = (row.committed, row.published, row.handled, suppressed.get(row.tenant, 0))
         table.add_row(row.tenant, *(f"{number:,}" for number in numbers), _time(row.p50_s), _time(row.p99_s))
