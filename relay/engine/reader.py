@@ -122,7 +122,9 @@ class Reader:
                     self._resume(caught_up)
 
     async def close(self) -> None:
-        """Wait for what is read beside; whoever wants that to end at once severs the sessions before."""
+        """Stop reading."""
+        for task in self._beside:
+            task.cancel()
         await asyncio.gather(*self._beside, return_exceptions=True)
         self._beside.clear()
 

@@ -93,9 +93,8 @@ class Tenure:
         """End what runs beside, and the broker's connection. Leases run out by themselves."""
         self._gauges.is_broker_up = False
         self._gauges.owned = 0
-        if self._persisting is not None or self._reader.is_reading_beside:
-            self._sessions.sever()
         if self._persisting is not None:
+            self._persisting.cancel()
             await asyncio.gather(self._persisting, return_exceptions=True)
         await self._reader.close()
         await self._sender.close()

@@ -18,7 +18,6 @@ class Sessions:
     hot: store.Connection
     _write: store.Connection
     _is_writing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _aside: set[store.Connection] = field(default_factory=set)
 
     @contextlib.asynccontextmanager
     async def writing(self) -> AsyncIterator[store.Connection]:
@@ -30,20 +29,10 @@ class Sessions:
     async def aside(self) -> AsyncIterator[store.Connection]:
         """One more, for what may take long and must not keep the others waiting."""
         connection = await _connect(self.url, self.limits, statement_s=self.limits.survey_s)
-        self._aside.add(connection)
         try:
             yield connection
         finally:
-            self._aside.discard(connection)
             await store.close(connection)
-
-    def sever(self) -> None:
-        """End every statement under way with StoreUnavailable, at once.
-
-        Cancelling one would ask the server to give up and wait for an answer that may never come.
-        """
-        for connection in (self.hot, self._write, *self._aside):
-            store.sever(connection)
 
 
 @contextlib.asynccontextmanager

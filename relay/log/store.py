@@ -74,12 +74,12 @@ async def deadline(connection: Connection, seconds: float) -> AsyncIterator[None
     """
     is_over = False
 
-    def give_up() -> None:
+    def sever() -> None:
         nonlocal is_over
         is_over = True
-        sever(connection)
+        _sever(connection)
 
-    timer = asyncio.get_running_loop().call_later(seconds, give_up)
+    timer = asyncio.get_running_loop().call_later(seconds, sever)
     try:
         with database.store_errors():
             yield
@@ -102,8 +102,7 @@ async def close(connection: Connection | None) -> None:
             await connection.close()
 
 
-def sever(connection: Connection) -> None:
-    """Shut the socket under *connection*: whoever waits for it hears at once that it is lost."""
+def _sever(connection: Connection) -> None:
     if connection.closed:
         return
     # Through a duplicate: closing the driver's own descriptor under it would leave its waiter asleep for ever.

@@ -36,8 +36,8 @@ async def test_a_frozen_connection_is_given_up_at_its_deadline_and_work_goes_on_
         proxy.freeze()
         events = emit(app, count=20)
         app.commit()
-        async with asyncio.timeout(QUICK.lease_s * 3):
-            await relay.sees(lambda gauges: gauges.store_losses > 0)
+        async with asyncio.timeout(QUICK.lease_s * 10):
+            await relay.sees(lambda gauges: gauges.store_losses > 0, deadline_s=QUICK.lease_s * 10)
         assert not relay.gauges.is_ready
         proxy.thaw()
         await arrived(broker, events)
@@ -96,7 +96,7 @@ async def test_a_restarted_database_is_found_again_and_nothing_is_lost(
         app.commit()
     await relay.sees(lambda gauges: gauges.published > 100)
     await asyncio.to_thread(faulty_postgres.kill)
-    await relay.sees(lambda gauges: gauges.store_losses > 0)
+    await relay.sees(lambda gauges: gauges.store_losses > 0, deadline_s=QUICK.lease_s * 10)
     await asyncio.to_thread(faulty_postgres.start)
     async with asyncio.timeout(10):  # far less than the lease: it takes back what is its own
         await relay.owns()
