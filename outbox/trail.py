@@ -52,6 +52,8 @@ class Trail:
 
     def over(self, other: "Trail") -> "Trail":
         """This trail, with *other*'s fields where this one has none."""
+        if other is _UNKNOWN:  # as it is around every handler
+            return self
         own = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(other, **{name: value for name, value in own.items() if value is not None})
 
