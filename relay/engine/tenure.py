@@ -94,7 +94,7 @@ class Tenure:
         self._gauges.is_broker_up = False
         self._gauges.owned = 0
         if self._persisting is not None:
-            self._persisting.cancel()
+            # Not cancelled: the driver would ask a server that may be frozen to give up. Its deadline severs it.
             await asyncio.gather(self._persisting, return_exceptions=True)
         await self._reader.close()
         await self._sender.close()
