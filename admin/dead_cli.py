@@ -1,7 +1,6 @@
 """``outbox dead``: see dead letters, have them handled again, or let them go."""
 
 import asyncio
-import getpass
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
@@ -10,6 +9,7 @@ from typing import Annotated, Final, Literal
 import typer
 from rich.table import Table
 
+from admin.audit import Actor, named
 from admin.prompt import ask
 from admin.settings import database_url
 from consumer.outcome import DeadCategory
@@ -29,7 +29,6 @@ Group = Annotated[str, typer.Option("--group", "-g", help="Whose dead letters.")
 Tenant = Annotated[str | None, typer.Option(help="Only this tenant's.")]
 EventType = Annotated[str | None, typer.Option("--type", help="Only events of this type.")]
 Category = Annotated[DeadCategory | None, typer.Option(help="Only those that failed in this way.")]
-Actor = Annotated[str | None, typer.Option(help="Who asks, for the audit; your login if not given.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -95,7 +94,7 @@ def replay_letters(  # noqa: PLR0913 - a command's options are its arguments
         _would("replay", dead_filter, limit)
         return
     resolved = asyncio.run(
-        _resolve(lambda connection: replay(connection, dead_filter, actor=_actor(actor), limit=limit, per_s=per_s))
+        _resolve(lambda connection: replay(connection, dead_filter, actor=named(actor), limit=limit, per_s=per_s))
     )
     _tell("replayed", dead_filter, resolved)
 
@@ -122,7 +121,7 @@ def discard_letters(  # noqa: PLR0913 - a command's options are its arguments
     if not yes:
         ask(f"Never handle {'it' if letters == 1 else f'these {letters}'}?")
     resolved = asyncio.run(
-        _resolve(lambda connection: discard(connection, dead_filter, actor=_actor(actor), limit=limit))
+        _resolve(lambda connection: discard(connection, dead_filter, actor=named(actor), limit=limit))
     )
     _tell("discarded", dead_filter, resolved)
 
@@ -140,10 +139,6 @@ def _filter(
         raise typer.BadParameter("want ids, a filter or --all, got nothing")
     ids = tuple(dead_ids) if dead_ids else None
     return DeadFilter(group=group, ids=ids, tenant=tenant, type=event_type, category=category)
-
-
-def _actor(given: str | None) -> str:
-    return given or getpass.getuser()
 
 
 def _would(verb: str, dead_filter: DeadFilter, limit: int) -> int:

@@ -122,6 +122,15 @@ CREATE TABLE outbox.lane (
     PRIMARY KEY (group_name, tier, tenant)
 );
 
+CREATE TABLE outbox.audit (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    actor text NOT NULL,
+    action text NOT NULL,
+    group_name text,
+    detail jsonb NOT NULL
+);
+
 CREATE TABLE outbox.origin (
     is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
     system_identifier bigint NOT NULL,
@@ -264,6 +273,7 @@ def downgrade() -> None:
         "bucket",
         "lane",
         "consumer_group",
+        "audit",
         "origin",
     ):
         op.execute(f"DROP TABLE outbox.{table}")

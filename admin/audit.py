@@ -1,0 +1,29 @@
+"""Who did what to the log: one row in ``outbox.audit`` for each thing an operator asked for."""
+
+import getpass
+from collections.abc import Mapping
+from typing import Annotated, Final, TypeAlias
+
+import typer
+from psycopg.types.json import Jsonb
+
+from outbox.shell.database import Connection
+
+_RECORD: Final = "INSERT INTO outbox.audit (actor, action, group_name, detail) VALUES (%s, %s, %s, %s)"
+
+Actor: TypeAlias = Annotated[str | None, typer.Option(help="Who asks, for the audit; your login if not given.")]
+
+
+def named(actor: str | None) -> str:
+    """Return *actor*, else the login."""
+    return actor or getpass.getuser()
+
+
+async def record(
+    connection: Connection, *, actor: str, action: str, group: str | None, detail: Mapping[str, object]
+) -> None:
+    """Write one row, in the transaction that *connection* is in: it commits with what it tells of, or not at all.
+
+    *action*: what was asked, as ``deferred.retry``. *group*: None where it is about all of them.
+    """
+    await connection.execute(_RECORD, (actor, action, group, Jsonb(detail)))
