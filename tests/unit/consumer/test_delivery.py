@@ -2,9 +2,7 @@
 
 import pickle
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -14,9 +12,9 @@ from consumer.registry import Handler
 from outbox.event import Event, EventModel, Ordering, Tier
 from outbox.naming import Lane
 from outbox.wire import Message, encode
+from tests.unit.consumer.events import an_event
 
 LANE = Lane(group="billing", tier=Tier.STANDARD, tenant="acme")
-NOW = datetime(2026, 11, 29, tzinfo=UTC)
 
 
 class OrderPlaced(EventModel, type="orders.order.placed", version=2):
@@ -40,22 +38,6 @@ def raw(event: Event) -> None: ...
 
 
 TYPED, PLAIN, RAW = consumer.registry.handlers_of("orders.order.placed")
-
-
-def an_event(**changes: Any) -> Event:
-    event = Event(
-        id=uuid4(),
-        tenant="acme",
-        tier=Tier.STANDARD,
-        type="orders.order.placed",
-        data_version=1,
-        source="shop",
-        content_type="application/json",
-        payload=b'{"order_id":7}',
-        time=NOW,
-        ledger_time=NOW,
-    )
-    return replace(event, **changes)
 
 
 def opened(message: Message) -> Event | Refused:

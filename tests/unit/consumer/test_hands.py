@@ -1,9 +1,7 @@
 """What is in a process's hands, and which of it may start."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import count
-from typing import Any
 from uuid import UUID, uuid4
 
 from consumer import DeadCategory
@@ -14,28 +12,12 @@ from consumer.engine.item import FromWork, Item
 from consumer.ports import Receipt
 from consumer.store.stored import of_event
 from consumer.store.work import Reason, WorkRow
-from outbox.event import Event, Ordering, Tier
+from outbox.event import Event, Ordering
 from outbox.naming import Lane
 from outbox.wire import encode
+from tests.unit.consumer.events import NOW, an_event
 
-NOW = datetime(2026, 11, 29, tzinfo=UTC)
 IDENTS = count(1)
-
-
-def an_event(**changes: Any) -> Event:
-    event = Event(
-        id=uuid4(),
-        tenant="acme",
-        tier=Tier.STANDARD,
-        type="orders.order.placed",
-        data_version=1,
-        source="shop",
-        content_type="application/json",
-        payload=b"{}",
-        time=NOW,
-        ledger_time=NOW,
-    )
-    return replace(event, **changes)
 
 
 def keyed(number: int, *, key: str = "order") -> Event:
