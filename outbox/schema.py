@@ -23,6 +23,8 @@ from sqlalchemy import (
 SCHEMA: Final = "outbox"
 DEFAULT_GROUP: Final = "default"
 TENANT_SETTING: Final = "app.current_tenant_id"
+#: Where apps say that they have committed events.
+WAKE_CHANNEL: Final = "outbox_wake"
 
 metadata: Final = MetaData(schema=SCHEMA)
 

@@ -13,6 +13,8 @@ class Gauges:
     """The broker has asked for silence."""
     stepped_at: float = 0.0
     """Monotonic time of the engine's last step."""
+    is_listening: bool = False
+    """Apps can wake it; false where that is not wanted."""
     owned: int = 0
     """Buckets under this relay's leases, over all groups."""
     in_flight: int = 0
@@ -32,6 +34,7 @@ class Gauges:
     retried: int = 0
     """Deferred events that were published at last."""
     scheduled_moved: int = 0
+    wakes: int = 0
     surveys: int = 0
     persists: int = 0
     takeovers: int = 0

@@ -15,6 +15,7 @@ _LEVELS: Final = frozenset(
         "is_store_up",
         "is_broker_up",
         "is_blocked",
+        "is_listening",
         "owned",
         "in_flight",
         "unpersisted",

@@ -82,7 +82,9 @@ async def _work(settings: RelaySettings, gauges: Gauges, stop: asyncio.Event) ->
         run_janitor(url, stop=stop, retention_s=settings.retention_s, every_s=settings.janitor_s)
     )
     try:
-        await run_relay(url, publisher, publisher, stop=stop, limits=settings.limits, gauges=gauges)
+        await run_relay(
+            url, publisher, publisher, stop=stop, limits=settings.limits, gauges=gauges, is_listening=settings.listen
+        )
     finally:
         janitor.cancel()
         await asyncio.gather(janitor, return_exceptions=True)

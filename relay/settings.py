@@ -31,6 +31,7 @@ class RelaySettings(BaseModel):
     confirm_s: Annotated[float, Field(ge=1, le=600)] = _DEFAULTS.confirm_s
     busy_poll_ms: Annotated[int, Field(ge=1, le=1_000)] = int(_DEFAULTS.busy_poll_s * _MS)
     idle_poll_ms: Annotated[int, Field(ge=1, le=10_000)] = int(_DEFAULTS.idle_poll_s * _MS)
+    listen: bool = False
     drain_s: Annotated[float, Field(ge=0, le=60)] = _DEFAULTS.drain_s
     attempts: Annotated[int, Field(ge=1, le=1_000)] = _DEFAULTS.attempts
     body_bytes_max: Annotated[int, Field(ge=1024, le=512 * 1024 * 1024)] = DEFAULT_BODY_BYTES_MAX

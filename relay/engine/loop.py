@@ -4,11 +4,15 @@ import asyncio
 import random
 import time
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 
 import structlog
 
 from outbox.backoff import Jitter, backoff_s
 from outbox.errors import LeaseLost, StoreUnavailable
+from relay.engine.alarm import Alarm
+from relay.engine.listener import listen
 from relay.engine.tenure import Tenure
 from relay.gauges import Gauges
 from relay.limits import Limits
@@ -35,6 +39,7 @@ async def run_relay(
     limits: Limits | None = None,
     gauges: Gauges | None = None,
     rng: random.Random | None = None,
+    is_listening: bool = False,
 ) -> None:
     """Publish what is in the log of the database at *url*, until *stop*; then hand over and return.
 
@@ -45,6 +50,7 @@ async def run_relay(
     Args:
         gauges: is written to, for whoever shows it.
         rng: draws the jitter of every wait.
+        is_listening: also read the log at once when an app says that it has committed.
 
     Raises:
         WrongDatabase: a standby, or not the database that the stored positions belong to.
@@ -52,6 +58,22 @@ async def run_relay(
         ConfigError: the server refuses the address, or the role lacks a permission.
     """
     limits, gauges, rng = limits or Limits(), gauges or Gauges(), rng or random.SystemRandom()
+    alarm = Alarm()
+    async with _listening(url, alarm, limits=limits, gauges=gauges, rng=rng) if is_listening else nullcontext():
+        await _tenures(url, publisher, topology, stop=stop, alarm=alarm, limits=limits, gauges=gauges, rng=rng)
+
+
+async def _tenures(
+    url: str,
+    publisher: Publisher,
+    topology: LaneTopology,
+    *,
+    stop: asyncio.Event,
+    alarm: Alarm,
+    limits: Limits,
+    gauges: Gauges,
+    rng: random.Random,
+) -> None:
     former: deque[int] = deque(maxlen=_FORMER_MAX)
     failures = 0
     while not stop.is_set():
@@ -67,6 +89,7 @@ async def run_relay(
                     topology,
                     sessions=sessions,
                     former=tuple(former),
+                    alarm=alarm,
                     limits=limits,
                     gauges=gauges,
                     rng=rng,
@@ -86,6 +109,18 @@ async def run_relay(
             gauges.is_store_up = False
         failures = 1 if time.monotonic() - began > _STEADY_S else failures + 1
         await _wait(stop, backoff_s(failures, base_s=_BASE_S, cap_s=_CAP_S, jitter=Jitter.EQUAL, rng=rng))
+
+
+@asynccontextmanager
+async def _listening(
+    url: str, alarm: Alarm, *, limits: Limits, gauges: Gauges, rng: random.Random
+) -> AsyncIterator[None]:
+    listening = asyncio.create_task(listen(url, alarm, within_s=limits.wait_s, gauges=gauges, rng=rng))
+    try:
+        yield
+    finally:
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
 
 
 async def _wait(stop: asyncio.Event, seconds: float) -> None:

@@ -15,6 +15,7 @@ import structlog
 from outbox.errors import BrokerUnavailable
 from relay.decide.cadence import poll_interval_s
 from relay.decide.holdings import Holdings
+from relay.engine.alarm import Alarm
 from relay.engine.directory import Directory
 from relay.engine.outcomes import Outcomes
 from relay.engine.reader import Reader
@@ -34,7 +35,7 @@ _MARGIN_S = 0.05
 class Tenure:
     """One session of a relay: one token, and what is published under it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what a tenure is made of; a bag of it would hide that)
         self,
         token: int,
         publisher: Publisher,
@@ -42,15 +43,18 @@ class Tenure:
         *,
         sessions: Sessions,
         former: Sequence[int],
+        alarm: Alarm,
         limits: Limits,
         gauges: Gauges,
         rng: random.Random,
     ) -> None:
         """Args:
         former: tokens of this process's tenures before; what they held need not expire.
+        alarm: cuts its waits short.
         """
         self.token = token
         self._former = former
+        self._alarm = alarm
         self._sessions = sessions
         self._limits = limits
         self._gauges = gauges
@@ -171,7 +175,8 @@ class Tenure:
                 # What ends beside wakes nobody.
                 wait_s = min(wait_s, self._limits.busy_poll_s)
         if self._sender.is_open:
-            await self._sender.hear(wait_s)
+            async with self._alarm.nap():
+                await self._sender.hear(wait_s)
         elif wait_s:
             try:
                 async with asyncio.timeout(wait_s):
@@ -247,6 +252,9 @@ class Tenure:
         return self._persisted_at + (limits.persist_s if self._sender.has_room else limits.persist_s / 5)
 
     def _poll_at(self) -> float:
+        if self._alarm.rang_at > self._polled_at:
+            # Whoever rang has committed; however many ring, one look now finds it all.
+            return self._polled_at + self._limits.busy_poll_s
         quiet_s = self._polled_at - self._found_at
         interval_s = poll_interval_s(quiet_s, busy_s=self._limits.busy_poll_s, idle_s=self._limits.idle_poll_s)
         return self._polled_at + interval_s

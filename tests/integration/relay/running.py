@@ -68,21 +68,35 @@ class Both(Publisher, LaneTopology, Protocol):
     """What one adapter is."""
 
 
-def start(url: str, publisher: Both, *, limits: Limits = QUICK) -> Running:
+def start(url: str, publisher: Both, *, limits: Limits = QUICK, is_listening: bool = False) -> Running:
     """A relay of the database at *url*."""
     gauges, stop = Gauges(), asyncio.Event()
     task = asyncio.create_task(
-        run_relay(url, publisher, publisher, stop=stop, limits=limits, gauges=gauges, rng=random.Random(1))
+        run_relay(
+            url,
+            publisher,
+            publisher,
+            stop=stop,
+            limits=limits,
+            gauges=gauges,
+            rng=random.Random(1),
+            is_listening=is_listening,
+        )
     )
     return Running(gauges, stop, task)
 
 
 @asynccontextmanager
 async def running(
-    url: str, broker: InProcessBroker, *, limits: Limits = QUICK, publisher: Both | None = None
+    url: str,
+    broker: InProcessBroker,
+    *,
+    limits: Limits = QUICK,
+    publisher: Both | None = None,
+    is_listening: bool = False,
 ) -> AsyncIterator[Running]:
     """A relay that owns everything; crashed at the end unless it was stopped."""
-    relay = start(url, publisher or MemoryPublisher(broker), limits=limits)
+    relay = start(url, publisher or MemoryPublisher(broker), limits=limits, is_listening=is_listening)
     try:
         await relay.owns()
         yield relay
