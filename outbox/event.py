@@ -39,13 +39,15 @@ class Ordering:
     """Where an event stands among those with the same tenant, tier and ordering key.
 
     Numbers rise by one from event to event. A key's first number is any number, marked *is_first*;
-    *previous_time* is the ledger time of the predecessor and ``None`` for the first.
+    *previous_time* is the ledger time of the predecessor and ``None`` for the first. *is_void*: the event was
+    discarded before it could be published, and what is published in its place only moves the number.
     """
 
     key: str
     number: int
     is_first: bool
     previous_time: datetime | None
+    is_void: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,11 @@ class Event:
     correlation_id: str | None = None
     traceparent: str | None = None
     tracestate: str | None = None
+
+    @property
+    def is_void(self) -> bool:
+        """Whether it stands for a discarded event: no handler ever sees it."""
+        return self.ordering is not None and self.ordering.is_void
 
 
 class EventModel(BaseModel):

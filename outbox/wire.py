@@ -70,6 +70,8 @@ def encode(event: Event) -> Message:
         headers["ce-sequence"] = str(event.ordering.number)
         if event.ordering.is_first:
             headers["ce-sequencefirst"] = _TRUE
+        if event.ordering.is_void:
+            headers["ce-sequencevoid"] = _TRUE
         if event.ordering.previous_time is not None:
             headers["ce-previoustime"] = _text_of_time(event.ordering.previous_time)
     return Message(
@@ -135,6 +137,7 @@ def _ordering(attributes: "_Attributes") -> Ordering | None:
         number=attributes.number("sequence"),
         is_first=attributes.text_or_none("sequencefirst") == _TRUE,
         previous_time=attributes.time("previoustime") if has_previous else None,
+        is_void=attributes.text_or_none("sequencevoid") == _TRUE,
     )
 
 

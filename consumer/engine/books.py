@@ -80,13 +80,18 @@ class Books:
                 await work.finish(connection, self._group, [item.event_id], owner=item.owner)
             await dead.put(connection, self._refusal(item, refused))
 
-    async def pass_void(self, slot: SlotConnection, item: Item, event: Event) -> Turn:
-        """Let the key of *event*, which has no handler left, move on if it is its turn; says whether it was."""
+    async def pass_void(self, slot: SlotConnection, item: Item, event: Event, *, skipped: Sequence[str]) -> Turn:
+        """Let the key of *event*, which has no handler left, move on if it is its turn; says whether it was.
+
+        The ledger will say of the handlers in *skipped* that they are not to have it.
+        """
         async with _transaction(slot) as connection:
             turn = Turn.READY
             if event.ordering is not None:
                 turn = await gate.enter(connection, self._group, event, horizon=self._horizon)
             if turn.may_run:
+                entries = [Entry(handler=name, state=State.SKIPPED, attempts=0) for name in skipped]
+                await self._ledger.record(connection, event, entries)
                 if event.ordering is not None:
                     await gate.advance(connection, [(gate.key_of(self._group, event), event.ordering.number)])
                 if item.owner is not None:

@@ -55,7 +55,9 @@ class Item:
 
     @property
     def handlers(self) -> tuple[str, ...] | None:
-        """The names of the handlers not yet done; None is every one of its type."""
+        """The names of the handlers not yet done; None is every one of its type, and a void has none."""
+        if isinstance(self.envelope, Event) and self.envelope.is_void:
+            return ()
         return None if self.row is None else self.row.handlers
 
     @property

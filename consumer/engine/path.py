@@ -119,7 +119,11 @@ class Path:
         return known if item.handlers is None else tuple(one for one in known if one.name in item.handlers)
 
     async def _pass_void(self, slot: Slot, item: Item, event: Event) -> Walked:
-        turn = await self._books.pass_void(slot.connection, item, event)
+        skipped: list[str] = []
+        if event.is_void and self._is_remembered(event):
+            # It may come once more as it was, from a relay that had it in hand when it was discarded.
+            skipped = [handler.name for handler in self._registry.handlers_of(event.type)]
+        turn = await self._books.pass_void(slot.connection, item, event, skipped=skipped)
         if not turn.may_run:
             return Held(turn=turn)
         return self._tell(item, Settled(outcome="passed over", passed=self._number(event)))
@@ -131,13 +135,17 @@ class Path:
                 category=DeadCategory.UNKNOWN_TYPE, reason=f"event type: want one with a handler here, got {event.type}"
             )
         # A work row has been in our hands all along, so the ledger knows all there is to know of it.
-        if item.owner is None and not is_within(event.ledger_time, now=self._now(), horizon=self._horizon):
+        if item.owner is None and not self._is_remembered(event):
             return Refused(
                 category=DeadCategory.OUTSIDE_HORIZON,
                 reason=f"ledger time: want at most {self._horizon} ago and 5 minutes ahead,"
                 f" got {event.ledger_time.isoformat()}",
             )
         return read_body(event)
+
+    def _is_remembered(self, event: Event) -> bool:
+        """Whether the ledger can tell a duplicate of *event*."""
+        return is_within(event.ledger_time, now=self._now(), horizon=self._horizon)
 
     async def _handle(self, slot: Slot, item: Item, event: Event, body: Body, wanted: Sequence[Handler]) -> Walked:
         fates: Sequence[Fate] = []

@@ -226,6 +226,8 @@ def _ordering(event: Event) -> bytes:
     headers += _header("ce-sequence", str(ordering.number))
     if ordering.is_first:
         headers += _SEQUENCE_FIRST
+    if ordering.is_void:
+        headers += _SEQUENCE_VOID
     return headers
 
 
@@ -260,6 +262,7 @@ _NAMES: Final = {
         "ce-previoustime",
         "ce-sequence",
         "ce-sequencefirst",
+        "ce-sequencevoid",
         "ce-source",
         "ce-specversion",
         "ce-tenantid",
@@ -275,4 +278,5 @@ _NAMES: Final = {
 _LEDGER_TIME: Final = _NAMES["ce-ledgertime"] + _long(_TIME_CHARS)
 _PREVIOUS_TIME: Final = _NAMES["ce-previoustime"] + _long(_TIME_CHARS)
 _SEQUENCE_FIRST: Final = _header("ce-sequencefirst", "true")
+_SEQUENCE_VOID: Final = _header("ce-sequencevoid", "true")
 _BEFORE_MESSAGE_ID: Final = _PERSISTENT + bytes((_UUID_CHARS,))

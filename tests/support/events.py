@@ -13,7 +13,14 @@ types = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,40}", fullmatch=True)
 sources = st.from_regex(r"[!-~]{1,80}", fullmatch=True)
 times = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)).map(lambda time: time.replace(tzinfo=UTC))  # noqa: DTZ001 (made aware here)
 numbers = st.integers(0, 2**63 - 1)
-orderings = st.builds(Ordering, key=texts, number=numbers, is_first=st.booleans(), previous_time=st.none() | times)
+orderings = st.builds(
+    Ordering,
+    key=texts,
+    number=numbers,
+    is_first=st.booleans(),
+    previous_time=st.none() | times,
+    is_void=st.booleans(),
+)
 traceparents = st.from_regex(r"00-[0-9a-f]{32}-[0-9a-f]{16}-0[01]", fullmatch=True)
 #: Bodies with their content type: JSON, text and bytes that are neither.
 payloads = st.one_of(

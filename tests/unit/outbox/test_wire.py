@@ -58,6 +58,14 @@ def test_a_message_is_a_cloudevent_in_binary_mode() -> None:
     }
 
 
+def test_a_void_says_so_in_one_header_and_only_that_word_makes_one() -> None:
+    assert _EVENT.ordering is not None
+    void = replace(_EVENT, ordering=replace(_EVENT.ordering, is_void=True))
+    assert wire.encode(void).headers == {**wire.encode(_EVENT).headers, "ce-sequencevoid": "true"}
+    assert wire.decode(wire.encode(void)).is_void
+    assert not wire.decode(with_header("ce-sequencevoid", "yes")).is_void
+
+
 def test_the_senders_name_is_cut_where_amqp_ends_it() -> None:
     assert wire.encode(replace(_EVENT, source="é" * 200)).app_id == "é" * 127
 
