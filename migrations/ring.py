@@ -35,3 +35,11 @@ def current_slot_function(signature: str, ring: Ring) -> str:
         f"    SELECT ((extract(epoch FROM statement_timestamp())::bigint / {ring.slot_seconds})"
         f" % {ring.slots})::smallint\n$$;"
     )
+
+
+def ring_function(name: str, ring: Ring) -> str:
+    """The SQL that creates the function telling the ring's shape."""
+    return (  # two whole numbers and a name of our own
+        f"CREATE FUNCTION {name}(OUT slots integer, OUT slot_seconds integer) LANGUAGE sql IMMUTABLE AS $$\n"
+        f"    SELECT {ring.slots}, {ring.slot_seconds}\n$$;"
+    )

@@ -2,7 +2,7 @@
 
 from alembic import op
 
-from migrations.ring import Ring
+from migrations.ring import Ring, ring_function
 
 revision = "c0001"
 down_revision = None
@@ -199,10 +199,7 @@ def upgrade() -> None:
     ring = Ring.from_context()
     op.execute(_TABLES)
     # A claim names its partition directly, so it locks one; it asks this for the ring's shape.
-    op.execute(
-        "CREATE FUNCTION consumer.ring(OUT slots integer, OUT slot_seconds integer) LANGUAGE sql IMMUTABLE AS $$\n"
-        f"    SELECT {ring.slots}, {ring.slot_seconds}\n$$;"
-    )
+    op.execute(ring_function("consumer.ring", ring))
     for slot in range(ring.slots):
         op.execute(
             f"CREATE TABLE consumer.ledger_{slot} PARTITION OF consumer.ledger FOR VALUES IN ({slot});\n"

@@ -2,7 +2,7 @@
 
 from alembic import op
 
-from migrations.ring import Ring, current_slot_function
+from migrations.ring import Ring, current_slot_function, ring_function
 
 revision = "o0001"
 down_revision = None
@@ -85,7 +85,16 @@ CREATE TABLE outbox.bucket (
     token bigint NOT NULL DEFAULT 0,
     expires_at timestamptz NOT NULL DEFAULT '-infinity',
     lo pg_snapshot NOT NULL,
+    -- No row that lo shows has a higher number, in whatever cluster lo is read: transaction numbers start again
+    -- in another cluster, the sequence goes on.
+    last_seq bigint NOT NULL DEFAULT coalesce(pg_sequence_last_value('outbox.event_seq'), 0),
     PRIMARY KEY (group_name, bucket)
+) WITH (fillfactor = 50);
+
+CREATE TABLE outbox.relay (
+    token bigint PRIMARY KEY,
+    is_able boolean NOT NULL,
+    expires_at timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
 CREATE TABLE outbox.stream (
@@ -122,6 +131,38 @@ CREATE TABLE outbox.lane (
     PRIMARY KEY (group_name, tier, tenant)
 );
 
+CREATE TABLE outbox.replay (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    part_of bigint REFERENCES outbox.replay ON DELETE CASCADE,
+    group_name text NOT NULL REFERENCES outbox.consumer_group ON DELETE CASCADE,
+    from_at timestamptz NOT NULL,
+    to_at timestamptz NOT NULL,
+    tenant text,
+    type text,
+    per_s integer NOT NULL CHECK (per_s > 0),
+    events bigint NOT NULL,
+    requested_by text NOT NULL,
+    requested_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    ended_at timestamptz,
+    is_cancelled boolean NOT NULL DEFAULT false,
+    token bigint NOT NULL DEFAULT 0,
+    due_at timestamptz NOT NULL DEFAULT '-infinity',
+    after_hash bigint NOT NULL,
+    after_seq bigint NOT NULL DEFAULT 0,
+    last_hash bigint NOT NULL,
+    published bigint NOT NULL DEFAULT 0,
+    failed bigint NOT NULL DEFAULT 0,
+    tries integer NOT NULL DEFAULT 0,
+    problem text
+) WITH (fillfactor = 50);
+CREATE INDEX replay_open ON outbox.replay (due_at) WHERE ended_at IS NULL;
+
+CREATE TABLE outbox.retained (
+    is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
+    complete_since timestamptz NOT NULL DEFAULT '-infinity'
+);
+INSERT INTO outbox.retained DEFAULT VALUES;
+
 CREATE TABLE outbox.audit (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -139,6 +180,18 @@ CREATE TABLE outbox.origin (
 );
 """
 
+# A slot's last turn at being written to ends where the next slot's begins: half a second early, since the cast that
+# names a row's slot rounds, as this one does.
+_TURNS = """
+CREATE FUNCTION outbox.slot_ended_at(target integer) RETURNS timestamptz LANGUAGE sql VOLATILE AS $$
+    SELECT to_timestamp((n.turn - (n.turn - target) % n.slots + 1) * n.slot_seconds - 0.5)
+    FROM (
+        SELECT extract(epoch FROM clock_timestamp())::bigint / r.slot_seconds AS turn, r.slots, r.slot_seconds
+        FROM outbox.ring() r
+    ) n
+$$;
+"""
+
 # Positions are snapshots of one cluster, one timeline and one database; elsewhere they mean nothing.
 _ORIGIN = """
 CREATE FUNCTION outbox.current_origin(OUT system_identifier bigint, OUT database_oid oid, OUT timeline text)
@@ -148,21 +201,77 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
            substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
 $$;
 INSERT INTO outbox.origin (system_identifier, database_oid, timeline) SELECT * FROM outbox.current_origin();
+
+CREATE FUNCTION outbox.is_at_origin() RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (
+            SELECT FROM outbox.origin JOIN outbox.current_origin() USING (system_identifier, database_oid, timeline))
+        AND NOT EXISTS (
+            SELECT FROM outbox.bucket WHERE pg_snapshot_xmax(lo) > pg_snapshot_xmax(pg_current_snapshot()))
+        AND NOT EXISTS (
+            SELECT FROM outbox.stream WHERE pg_snapshot_xmax(hi) > pg_snapshot_xmax(pg_current_snapshot()))
+$$;
+
+-- A position of here could not be told apart from those of elsewhere.
+CREATE FUNCTION outbox.check_origin() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT outbox.is_at_origin() THEN
+        RAISE EXCEPTION 'want the database that the stored positions are of, got another'
+            USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+END
+$$;
 """
 
 _GROUPS = """
 CREATE FUNCTION outbox.add_group(name text) RETURNS void LANGUAGE sql AS $$
+    SELECT outbox.check_origin();
     INSERT INTO outbox.consumer_group (group_name) VALUES (name);
     INSERT INTO outbox.bucket (group_name, bucket, lo)
         SELECT name, b, pg_current_snapshot() FROM generate_series(0, 63) b;
 $$;
+
+-- A group that starts in the past: its bases stand at the present, and each tenant with events since then has a
+-- stream that is behind by those. A window that opens at 1:1: holds every row there ever was.
+CREATE FUNCTION outbox.add_group(name text, since timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    present pg_snapshot;
+    complete_since timestamptz;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'add_group: want read committed, got %', current_setting('transaction_isolation')
+            USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    PERFORM outbox.check_origin();
+    -- From here to our commit no slot is truncated; after it, our streams hold what they need.
+    LOCK TABLE outbox.event IN ACCESS SHARE MODE;
+    SELECT r.complete_since INTO complete_since FROM outbox.retained r;
+    IF since < complete_since THEN
+        RAISE EXCEPTION 'group %: want a start from which on the log keeps every event, % or later, got %',
+            name, complete_since, since USING ERRCODE = 'datetime_field_overflow';
+    END IF;
+    IF since > clock_timestamp() THEN
+        RAISE EXCEPTION 'group %: want a start that is not ahead, got %', name, since
+            USING ERRCODE = 'datetime_field_overflow';
+    END IF;
+    present := pg_current_snapshot();
+    INSERT INTO outbox.consumer_group (group_name, started_at) VALUES (name, since);
+    INSERT INTO outbox.bucket (group_name, bucket, lo) SELECT name, b, present FROM generate_series(0, 63) b;
+    INSERT INTO outbox.stream (group_name, tier, tenant, tenant_hash, bucket, lo, hi, after, z)
+        SELECT name, tier, tenant, tenant_hash, bucket, '1:1:', present, min(seq) - 1, max(seq)
+        FROM outbox.event
+        WHERE ledger_at >= since AND pg_visible_in_snapshot(xid, present)
+        GROUP BY tier, tenant, tenant_hash, bucket;
+END
+$$;
 SELECT outbox.add_group('default');
 """
 
-# The only way to remove rows from the log. Not even a relay that is wrong can drop an unpublished event: the
-# check is made here, under the lock, in statements that began after the lock was granted. Every relay's poll
-# waits for that lock, so it is asked for only when all has been found well without it, and under it indexes
-# answer, whatever the statistics say (the costs that make them do so would call for the JIT compiler).
+# The only way to remove rows from the log. Not even a relay that is wrong can drop an unpublished event: the check
+# is made here, where no position can move and no group can come, and in statements that began after that was so.
+# Every relay's poll waits for the slot's lock, so it is asked for only when all has been found well without it, and
+# under it indexes answer, whatever the statistics say (the costs that make them do so would call for the JIT compiler).
+# No lock is waited for: behind one that waits, everybody else would.
 _TRUNCATE = """
 CREATE FUNCTION outbox.is_slot_published(target integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -214,7 +323,7 @@ CREATE FUNCTION outbox.truncate_slot(target integer, keep_for interval) RETURNS 
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     partition text := format('outbox.event_%s', target);
-    is_kept boolean;
+    ended_at timestamptz := outbox.slot_ended_at(target);
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'truncate_slot: want read committed, got %', current_setting('transaction_isolation')
@@ -223,15 +332,18 @@ BEGIN
     IF target = outbox.current_slot() THEN
         RETURN 'current';
     END IF;
-    EXECUTE format('SELECT EXISTS (SELECT FROM %s WHERE ledger_at > clock_timestamp() - $1)', partition)
-        INTO is_kept USING keep_for;
-    IF is_kept THEN
+    IF keep_for IS NULL OR ended_at > clock_timestamp() - keep_for THEN
         RETURN 'retained';
+    END IF;
+    -- In another database than they are of, positions show rows that no group was sent.
+    IF NOT outbox.is_at_origin() THEN
+        RETURN 'foreign';
     END IF;
     IF NOT outbox.is_slot_published(target) THEN
         RETURN 'unpublished';
     END IF;
     BEGIN
+        LOCK TABLE outbox.consumer_group, outbox.bucket, outbox.stream IN SHARE MODE NOWAIT;
         EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', partition);
     EXCEPTION WHEN lock_not_available THEN
         RETURN 'busy';
@@ -240,16 +352,56 @@ BEGIN
         RETURN 'unpublished';
     END IF;
     EXECUTE format('TRUNCATE %s', partition);
+    -- Slots go in any order: the rows that are left do not tell from when on they are all there.
+    UPDATE outbox.retained SET complete_since = greatest(complete_since, ended_at);
     RETURN 'truncated';
 END
 $$;
 REVOKE ALL ON FUNCTION outbox.truncate_slot(integer, interval) FROM PUBLIC;
 """
 
+# Every persist leaves dead versions of the positions, and while anybody holds a snapshot vacuum removes none of them.
+# TRUNCATE does: to a snapshot from before it the table is empty, so nobody who reads positions may keep one. A dump
+# would, so there is none while one runs. In one statement: a relay that froze between two would keep everybody out.
+_REWRITE = "".join(
+    f"""
+CREATE FUNCTION outbox.rewrite_{table}() RETURNS text
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' AS $$
+DECLARE
+    kept outbox.{table}[];
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'rewrite_{table}: want read committed, got %', current_setting('transaction_isolation')
+            USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    IF EXISTS (
+        SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'pg_dump'
+    ) THEN
+        RETURN 'busy';
+    END IF;
+    BEGIN
+        LOCK TABLE outbox.{table} IN ACCESS EXCLUSIVE MODE NOWAIT;
+        SELECT array_agg(t) INTO kept FROM outbox.{table} t;
+        TRUNCATE outbox.{table};
+        INSERT INTO outbox.{table} SELECT * FROM unnest(kept);
+    EXCEPTION WHEN lock_not_available THEN
+        -- The foreign key's check waits for a group's removal, which waits for us.
+        RETURN 'busy';
+    END;
+    RETURN 'rewritten';
+END
+$$;
+REVOKE ALL ON FUNCTION outbox.rewrite_{table}() FROM PUBLIC;
+"""
+    for table in ("bucket", "stream")
+)
+
 
 def upgrade() -> None:
     ring = Ring.from_context()
     op.execute(current_slot_function("outbox.current_slot()", ring))
+    op.execute(ring_function("outbox.ring", ring))
+    op.execute(_TURNS)
     op.execute(_TABLES)
     for slot in range(ring.slots):
         op.execute(
@@ -260,6 +412,7 @@ def upgrade() -> None:
     op.execute(_ORIGIN)
     op.execute(_GROUPS)
     op.execute(_TRUNCATE)
+    op.execute(_REWRITE)
 
 
 def downgrade() -> None:
@@ -271,17 +424,27 @@ def downgrade() -> None:
         "deferred",
         "stream",
         "bucket",
+        "relay",
         "lane",
+        "replay",
+        "retained",
         "consumer_group",
         "audit",
         "origin",
     ):
         op.execute(f"DROP TABLE outbox.{table}")
     for function in (
+        "rewrite_stream()",
+        "rewrite_bucket()",
         "truncate_slot(integer, interval)",
         "is_slot_published(integer)",
+        "check_origin()",
+        "is_at_origin()",
         "add_group(text)",
+        "add_group(text, timestamptz)",
         "current_origin()",
+        "slot_ended_at(integer)",
+        "ring()",
         "current_slot()",
     ):
         op.execute(f"DROP FUNCTION outbox.{function}")
