@@ -22,6 +22,7 @@ from outbox import rows
 from outbox.draft import Body, Envelope, name_of
 from outbox.errors import InvalidEvent, OutboxError
 from outbox.sessions import is_autocommit
+from outbox.waker import Waker
 
 _INFO: Final = "fairpost.pending"
 _AUTOCOMMIT: Final = "emit: want a session with transactions, got one in AUTOCOMMIT"
@@ -74,6 +75,7 @@ class Origin:
     source: str
     key_retention: timedelta
     bind: Engine | Connection
+    waker: Waker | None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -108,6 +110,7 @@ class Pending:
     emissions: list[Emission] = field(default_factory=list)
     cancellations: list[Cancellation] = field(default_factory=list)
     written: list[tuple[Handle, rows.Written]] = field(default_factory=list)
+    to_wake: set[tuple[Waker, Engine]] = field(default_factory=set)
     adrift: list[str] = field(default_factory=list)
     autocommit_engines: set[Engine] = field(default_factory=set)
     commits_begun: int = 0
@@ -129,7 +132,7 @@ class Pending:
 
     def roll_back(self) -> None:
         """Forget what was emitted. That the rows were written, or could not be, stays true until the end."""
-        for held in (self.emissions, self.cancellations, self.written, self.adrift):
+        for held in (self.emissions, self.cancellations, self.written, self.to_wake, self.adrift):
             held.clear()
         self.commits_begun = 0
         self.released = None
@@ -235,6 +238,8 @@ def _after_commit(session: Session) -> None:
         return
     for handle, written in pending.written:
         handle.settle(written)
+    for waker, engine in pending.to_wake:
+        waker.wake(engine)
     pending.adrift.clear()
 
 
@@ -272,6 +277,7 @@ def _write(session: Session, pending: Pending) -> None:
             records = [_record(emission) for emission in group]
             became = rows.write(connection, records)
             pending.written += zip([emission.handle for emission in group], became, strict=True)
+            pending.to_wake |= _to_wake(connection, group)
     except BaseException:
         # A second commit would draw numbers anew, or commit the business rows alone.
         pending.has_failed = True
@@ -299,6 +305,15 @@ def _by_connection(session: Session, emissions: Sequence[Emission]) -> Sequence[
     for emission in emissions:
         groups[connections[emission.origin.bind]].append(emission)
     return list(groups.items())
+
+
+def _to_wake(connection: Connection, group: Sequence[Emission]) -> set[tuple[Waker, Engine]]:
+    """Who is to say what was committed on *connection*; of what is due later there is nothing to say yet."""
+    return {
+        (emission.origin.waker, connection.engine)
+        for emission in group
+        if emission.origin.waker is not None and emission.envelope.due is None
+    }
 
 
 def _record(emission: Emission) -> rows.Record:

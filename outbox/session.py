@@ -19,6 +19,7 @@ from outbox.schema import event as event_table
 from outbox.sessions import AnySession, sync_session
 from outbox.tenancy import apply_at_begin, tenant_of
 from outbox.trail import Trail, current_trail
+from outbox.waker import Waker
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session
@@ -32,7 +33,7 @@ _ANY_ROW: Final = insert(event_table)
 class Outbox:
     """Where an app's events go: into the transaction of the session they are emitted in.
 
-    One instance serves every session and thread of an app. It holds no connection.
+    One instance serves every session and thread of an app. It holds no connection, unless it is to wake relays.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Outbox:
         key_retention: timedelta = _KEY_RETENTION,
         tenant_setting: str | None = TENANT_SETTING,
         bind: "Engine | AsyncEngine | None" = None,
+        wake: bool = False,
     ) -> None:
         """Make an outbox.
 
@@ -53,6 +55,9 @@ class Outbox:
             tenant_setting: the PostgreSQL setting that holds the tenant in each transaction of a session that
                 has one, for row-level security; ``None`` makes none.
             bind: the engine of the outbox's database, for sessions that speak to several.
+            wake: tell the relays that listen (``OUTBOX_RELAY_LISTEN``) of each commit, so that the first event after
+                a quiet time goes out at once. It is told after the commit, by a thread with a connection of its own,
+                at most ten times a second; what fails there harms no transaction.
 
         Raises:
             ConfigError: an argument is wrong.
@@ -64,6 +69,7 @@ class Outbox:
         self._source = check_source(source)
         self._payload_bytes_max = payload_bytes_max
         self._key_retention = key_retention
+        self._waker = Waker() if wake else None
         self._bind: Engine | None = bind if bind is None or isinstance(bind, Engine) else bind.sync_engine
         install_hooks()
         apply_at_begin(tenant_setting)
@@ -138,7 +144,7 @@ class Outbox:
         emission = Emission(
             owner=open_transaction(target, bind),
             id=event_id,
-            origin=Origin(source=self._source, key_retention=self._key_retention, bind=bind),
+            origin=Origin(source=self._source, key_retention=self._key_retention, bind=bind, waker=self._waker),
             envelope=envelope,
             body=body,
             handle=handle,

@@ -1,10 +1,18 @@
 """Events with a due time enter the log when it has come, once, by the database's clock."""
 
 import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+
+import pytest
 
 from outbox.inprocess import InProcessBroker
 from relay.log import scheduled, store
 from tests.integration.relay.running import App, arrived, queued, running, schedule, value
+
+_ROOT = Path(__file__).parents[3]
 
 
 async def test_a_scheduled_event_is_published_when_due_and_not_before(
@@ -53,3 +61,18 @@ async def test_two_relays_that_move_what_is_due_move_each_event_once(url: str, a
     assert {row[0] for row in app.execute("select id from outbox.event")} == ids
     for connection in connections:
         await store.close(connection)
+
+
+@pytest.mark.parametrize("off_s", [-600.0, 600.0])
+async def test_a_clock_ten_minutes_off_in_app_and_relay_changes_no_due_time(url: str, app: App, off_s: float) -> None:
+    """Clock reports of several projects: work came early or late by as much as the worker's clock was off."""
+    command = [sys.executable, "-m", "tests.integration.relay.skewed", url, str(off_s)]
+    process = await asyncio.create_subprocess_exec(*command, cwd=_ROOT, stdout=PIPE)
+    printed, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0
+    said = json.loads(next(line for line in printed.splitlines() if line.startswith(b"{")))
+    assert said["published"] == 2
+    assert 0.9 < said["seconds"] < 10
+    # All other times are the database's too: a consumer's ledger would refuse an event from the future.
+    assert value(app, "select max(abs(extract(epoch from clock_timestamp() - emitted_at))) < 60 from outbox.event")
+    assert value(app, "select count(*) from outbox.scheduled where due_at - emitted_at between '4 m' and '6 m'") == 2

@@ -2,6 +2,10 @@
 
 from dataclasses import replace
 
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from outbox import Outbox
 from outbox.inprocess import InProcessBroker
 from outbox.schema import WAKE_CHANNEL
 from tests.integration.relay.running import QUICK, App, arrived, emit, running
@@ -24,6 +28,19 @@ async def test_a_relay_that_listens_publishes_at_the_word_and_not_at_its_next_po
         app.execute(f"notify {WAKE_CHANNEL}")
         app.commit()
         await arrived(broker, events)
+
+
+async def test_an_app_that_wakes_has_its_event_published_at_once(url: str, broker: InProcessBroker) -> None:
+    """From the app's commit to the queue in far less time than the relay sleeps."""
+    engine = sa.create_engine(sa.make_url(url).set(drivername="postgresql+psycopg"))
+    outbox = Outbox("/svc/shop", wake=True)
+    async with running(url, broker, limits=SELDOM, is_listening=True) as relay:
+        await relay.sees(lambda gauges: gauges.is_listening, what="it to listen")
+        await relay.sees(lambda gauges: gauges.persists > 0, what="it to be idle")
+        with Session(engine) as session, session.begin():
+            event = outbox.emit(session, "shop.order.placed", {"order_id": 1}, tenant="acme")
+        await arrived(broker, [event.id])
+    engine.dispose()
 
 
 async def test_a_relay_whose_listening_connection_is_lost_listens_again_and_publishes_meanwhile(
