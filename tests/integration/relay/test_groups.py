@@ -1,12 +1,21 @@
 """Each group reads the log on its own: a row is read once, sent to every group, and one's fault is not another's."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
+from uuid import UUID
 
+import psycopg
+import pytest
+
+from outbox.event import Tier
 from outbox.inprocess import InProcessBroker
 from relay.memory import MemoryPublisher
 from tests.integration.relay.faulty_publisher import FaultyPublisher
 from tests.integration.relay.running import QUICK, App, arrived, emit, queued, start, value
 from tests.support.wait import until
+
+ADD = "select outbox.add_group(%s, %s)"
 
 
 async def test_every_group_is_sent_every_event_committed_since_it_was_added(
@@ -82,3 +91,150 @@ async def test_removing_a_group_under_a_running_relay_stops_nothing_else(
     app.commit()
     await arrived(broker, events)
     await relay.crash()
+
+
+async def test_a_group_started_in_the_past_is_sent_each_event_since_then_once_and_the_others_none_again(
+    url: str, app: App, other: App, broker: InProcessBroker
+) -> None:
+    """Kafka's reset of an offset, Debezium's snapshot of one table: what was handled is handled once more."""
+    relay = start(url, MemoryPublisher(broker))
+    await relay.owns(64)
+    before = _committed(app, 300)
+    since = _now(app)
+    expected = _committed(app, 1500) + _committed(app, 1500)  # more than is brought along in one go
+    small = {tenant: emit(app, tenant, tier=Tier.BULK, count=3) for tenant in ("globex", "initech")}
+    app.commit()
+    late = emit(app)  # has its number before the group, and commits after it
+    other.execute(ADD, ("audit", since))
+    other.commit()
+    expected += _committed(other, 10)
+    app.commit()
+    await relay.owns(128)
+    expected += _committed(other, 10)
+    await arrived(broker, [*before, *expected, *late])
+    await arrived(broker, [*expected, *late], group="audit")
+    assert [one for one in queued(broker, group="audit") if one not in late] == expected
+    assert sorted(queued(broker, group="audit")) == sorted([*expected, *late])
+    assert sorted(queued(broker)) == sorted([*before, *expected, *late])
+    for tenant, events in small.items():
+        await _until_queued(broker, events, tenant)
+    await relay.hand_over()
+    assert value(app, "select count(*) from outbox.stream") == 0
+
+
+async def test_a_group_started_in_the_past_is_sent_no_keyed_event_that_its_consumer_takes_for_handled(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    """A number is drawn after its event's time: one from before the start may lie between those since then."""
+    events = emit(app, count=6)
+    app.execute("update outbox.event set ordering_key = 'k', key_number = seq where seq % 2 = 1")
+    app.commit()
+    rows = app.execute("select id, ordering_key from outbox.event order by seq").fetchall()
+    since = _now(app)
+    # The first and the last are since the start, the others from before it.
+    app.execute("update outbox.event set ledger_at = %s where id = any(%s)", (since, [events[0], events[5]]))
+    app.execute(ADD, ("audit", since))
+    app.commit()
+    relay = start(url, MemoryPublisher(broker))
+    expected = [one for one, key in rows if key is None or one in (events[0], events[5])]
+    await _until_queued(broker, expected)
+    await relay.hand_over()
+    assert queued(broker, group="audit") == expected
+    assert queued(broker) == events
+
+
+async def test_a_relay_that_dies_while_a_group_catches_up_leaves_nothing_out(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    since = _now(app)
+    events = _committed(app, 4000)
+    relay = start(url, MemoryPublisher(broker))
+    await arrived(broker, events)
+    await relay.hand_over()
+    app.execute(ADD, ("audit", since))
+    app.commit()
+    relay = start(url, MemoryPublisher(broker), limits=replace(QUICK, window=500))
+    await relay.sees(lambda gauges: gauges.confirmed >= 1500)
+    await relay.crash()
+    app.execute("update outbox.bucket set expires_at = '-infinity'")
+    app.commit()
+    relay = start(url, MemoryPublisher(broker))
+    await arrived(broker, events, group="audit")
+    await relay.hand_over()
+    found = queued(broker, group="audit")
+    assert list(dict.fromkeys(found)) == events
+    assert len(found) <= len(events) + 500
+    assert queued(broker) == events
+
+
+async def test_what_a_group_started_in_the_past_still_needs_is_kept(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    """A retention that looks at the present positions alone would drop it: these have passed every row."""
+    since = _now(app)
+    events = _committed(app, 3)
+    _into_an_old_slot(app)
+    relay = start(url, MemoryPublisher(broker))
+    await arrived(broker, events)
+    await relay.hand_over()
+    app.execute(ADD, ("audit", since))
+    app.commit()
+    assert _truncated(app) == "unpublished"
+    relay = start(url, MemoryPublisher(broker))
+    await arrived(broker, events, group="audit")
+    await relay.hand_over()
+    assert _truncated(app) == "truncated"
+
+
+async def test_no_group_starts_where_the_log_has_gaps(url: str, app: App, broker: InProcessBroker) -> None:
+    events = _committed(app, 3)
+    _into_an_old_slot(app)
+    kept = _committed(app, 1)
+    relay = start(url, MemoryPublisher(broker))
+    await arrived(broker, events + kept)
+    await relay.hand_over()
+    assert _truncated(app) == "truncated"
+    with pytest.raises(psycopg.errors.DatetimeFieldOverflow, match="want a start from which on the log keeps every"):
+        app.execute(ADD, ("audit", _now(app) - timedelta(days=6)))
+    app.rollback()
+    app.execute(ADD, ("audit", _now(app) - timedelta(days=1)))  # no matter that there are no rows as old
+    app.rollback()
+    with pytest.raises(psycopg.errors.DatetimeFieldOverflow, match="want a start that is not ahead"):
+        app.execute("select outbox.add_group('audit', clock_timestamp() + interval '1 min')")
+    app.rollback()
+    with pytest.raises(psycopg.errors.InvalidTransactionState, match="want read committed"):
+        app.execute("set transaction isolation level repeatable read; select outbox.add_group('audit', now())")
+    app.rollback()
+
+
+def _committed(app: App, count: int) -> list[UUID]:
+    events = emit(app, count=count)
+    app.commit()
+    return events
+
+
+def _now(app: App) -> datetime:
+    found = value(app, "select clock_timestamp()")
+    app.commit()
+    assert isinstance(found, datetime)
+    return found
+
+
+async def _until_queued(broker: InProcessBroker, events: Sequence[UUID], tenant: str = "acme") -> None:
+    """Until the group ``audit`` has been sent *events*, in whatever tier."""
+    await until(
+        lambda: any(queued(broker, tenant, group="audit", tier=tier) == list(events) for tier in Tier),
+        what="the events in their order",
+    )
+
+
+def _into_an_old_slot(app: App) -> None:
+    """Move every row to the slot that ended four days ago."""
+    app.execute("update outbox.event set slot = (slot + 8) % 16")
+    app.commit()
+
+
+def _truncated(app: App) -> object:
+    found = value(app, "select outbox.truncate_slot((outbox.current_slot() + 8) %% 16, interval '0')")
+    app.commit()
+    return found

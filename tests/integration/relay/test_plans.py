@@ -85,7 +85,7 @@ async def test_plans_made_on_empty_partitions_stay_right_when_these_are_full(
     check(bodies, index="_tenant", rows_max=10)
     check(await plan_of(connection, "min(seq) - 1, max(seq)", f"'{hi}', '{lo}', {buckets}"), index="_xid", rows_max=10)
     of_lane = 200 + 10
-    arguments = f"{hashed}, 0, {1 << 40}, 2, '{tenant}', '1:1:', '{hi}', 1000, 16777216"
+    arguments = f"{hashed}, 0, {1 << 40}, 2, '{tenant}', '1:1:', '{hi}', 'default', 1000, 16777216"
     check(await plan_of(connection, "so_far", arguments), index="_tenant", rows_max=of_lane)
     await store.close(connection)
 
