@@ -75,6 +75,8 @@ class Event:
     correlation_id: str | None = None
     traceparent: str | None = None
     tracestate: str | None = None
+    replay: str | None = None
+    """The number of the replay that this copy was published by; None for the first time."""
 
     @property
     def is_void(self) -> bool:

@@ -3,7 +3,8 @@
 The body is the payload, unchanged. Every CloudEvents attribute is a header ``ce-<name>`` with a text
 value; ``content_type`` carries the payload's. Extensions of ours are attributes too, so names are
 lower-case letters and digits. Nothing an app gives becomes a header's name: no ``x-``, ``CC`` or
-``BCC`` header ever passes.
+``BCC`` header ever passes. What a replay publishes again is the same event under the same id, and says so:
+``ce-replayid`` has the replay's number.
 
 Source: the RabbitMQ binding named in the CloudEvents repository's proprietary-specs.md.
 """
@@ -59,6 +60,7 @@ def encode(event: Event) -> Message:
         "ce-actorid": event.actor,
         "ce-causationid": event.causation_id,
         "ce-correlationid": event.correlation_id,
+        "ce-replayid": event.replay,
         "ce-traceparent": event.traceparent,
         "ce-tracestate": event.tracestate,
         "traceparent": event.traceparent,  # this hop; the attribute above stays the origin's
@@ -124,6 +126,7 @@ def decode(message: Message) -> Event:
         correlation_id=attributes.text_or_none("correlationid"),
         traceparent=attributes.text_or_none("traceparent"),
         tracestate=attributes.text_or_none("tracestate"),
+        replay=attributes.text_or_none("replayid"),
     )
 
 

@@ -205,7 +205,7 @@ def _optional(event: Event) -> tuple[bytes, bytes, bytes, bytes, bytes]:
         origin += _header("ce-correlationid", event.correlation_id)
     if event.idempotency_key is not None:
         key = _header("ce-idempotencykey", event.idempotency_key)
-    if event.ordering is not None:
+    if event.ordering is not None or event.replay is not None:
         ordering = _ordering(event)
     if event.traceparent is not None:
         trace = _header("ce-traceparent", event.traceparent)
@@ -218,12 +218,13 @@ def _optional(event: Event) -> tuple[bytes, bytes, bytes, bytes, bytes]:
 
 def _ordering(event: Event) -> bytes:
     ordering = event.ordering
+    replay = b"" if event.replay is None else _header("ce-replayid", event.replay)
     if ordering is None:
-        return b""
+        return replay
     headers = _header("ce-partitionkey", ordering.key)
     if ordering.previous_time is not None:
         headers += _PREVIOUS_TIME + _text_of_time(ordering.previous_time)
-    headers += _header("ce-sequence", str(ordering.number))
+    headers += replay + _header("ce-sequence", str(ordering.number))
     if ordering.is_first:
         headers += _SEQUENCE_FIRST
     if ordering.is_void:
@@ -260,6 +261,7 @@ _NAMES: Final = {
         "ce-ledgertime",
         "ce-partitionkey",
         "ce-previoustime",
+        "ce-replayid",
         "ce-sequence",
         "ce-sequencefirst",
         "ce-sequencevoid",

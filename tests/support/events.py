@@ -34,7 +34,8 @@ def events(draw: st.DrawFn) -> Event:
     """Any event that can be committed."""
     content_type, payload = draw(payloads)
     optional = {
-        name: draw(st.none() | texts) for name in ("idempotency_key", "actor", "causation_id", "correlation_id")
+        name: draw(st.none() | texts)
+        for name in ("idempotency_key", "actor", "causation_id", "correlation_id", "replay")
     }
     return Event(
         id=draw(st.uuids()),
