@@ -17,6 +17,10 @@ class Gauges:
     """Apps can wake it; false where that is not wanted."""
     owned: int = 0
     """Buckets under this relay's leases, over all groups."""
+    relays: int = 0
+    """Relays that live and reach the broker, this one included, when they were last counted."""
+    share: int = 0
+    """Buckets that are fair for this one."""
     in_flight: int = 0
     unpersisted: int = 0
     streams: int = 0
@@ -38,6 +42,8 @@ class Gauges:
     surveys: int = 0
     persists: int = 0
     takeovers: int = 0
+    given_up: int = 0
+    """Buckets left to relays that had less than their share."""
     leases_lost: int = 0
     store_losses: int = 0
     broker_losses: int = 0

@@ -17,6 +17,8 @@ _LEVELS: Final = frozenset(
         "is_blocked",
         "is_listening",
         "owned",
+        "relays",
+        "share",
         "in_flight",
         "unpersisted",
         "streams",

@@ -23,7 +23,7 @@ class Cohort:
     base: str
     members: dict[int, tuple[str, ...]]
     is_busy: bool = False
-    """A read of its next window is under way; nobody else may move the base."""
+    """A read of its next window is under way, or its buckets are leaving; nobody else may move the base."""
 
     @property
     def buckets(self) -> list[int]:
@@ -107,6 +107,37 @@ class Backlog:
             else:
                 merged[cohort.base] = cohort
         self.cohorts = [*merged.values(), *busy]
+
+    def part(self, places: Collection[tuple[str, int]]) -> list[Cohort]:
+        """Put these groups' buckets into cohorts of their own, which keep their base, and return those."""
+        parted: list[Cohort] = []
+        for cohort in self.cohorts:
+            mine: dict[int, tuple[str, ...]] = {}
+            for bucket, groups in cohort.members.items():
+                going = tuple(group for group in groups if (group, bucket) in places)
+                if going:
+                    mine[bucket] = going
+            if not mine:
+                continue
+            for bucket, going in mine.items():
+                staying = tuple(group for group in cohort.members[bucket] if group not in going)
+                if staying:
+                    cohort.members[bucket] = staying
+                else:
+                    del cohort.members[bucket]
+            parted.append(Cohort(base=cohort.base, members=mine, is_busy=True))
+        self.cohorts = [cohort for cohort in self.cohorts if cohort.members] + parted
+        return parted
+
+    def forget(self, places: Collection[tuple[str, int]], parted: Collection[Cohort]) -> None:
+        """These groups' buckets, which make up the *parted* cohorts, are another's: what is known of them is void."""
+        self.cohorts = [cohort for cohort in self.cohorts if cohort not in parted]
+        for key in [key for key, stream in self.streams.items() if (key[0], stream.bucket) in places]:
+            del self.streams[key]
+        for key in [key for key, stored in self._stored_streams.items() if (key[0], stored.bucket) in places]:
+            del self._stored_streams[key]
+        for place in places:
+            self._stored_bases.pop(place, None)
 
     def positions(self, *, retries: int) -> Positions:
         """What has to be stored now. Every stored base then means: all settled up to here, save for the streams.

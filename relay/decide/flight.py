@@ -3,7 +3,7 @@
 No clock (every method is given the time) and no I/O. Times are monotonic seconds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from relay.decide.pieces import Sent, Stream
@@ -73,6 +73,14 @@ class Flight:
     def unsettled_of(self, stream: Stream) -> list[Sent]:
         """What is unsettled of one lane, in publishing order."""
         return [sent for sent in self._sent.values() if sent.stream is stream]
+
+    def forget(self, streams: Collection[Stream]) -> list[Sent]:
+        """Return what is unsettled of these lanes, in publishing order; it is neither judged nor sent again."""
+        lanes = set(streams)
+        gone = [sent for sent in self._sent.values() if sent.stream in lanes]
+        for sent in gone:
+            del self._sent[sent.tag]
+        return gone
 
     def resumed(self, now: float) -> None:
         """The broker could not answer for a while, and can now: count its silence from here."""

@@ -75,6 +75,12 @@ class Directory:
         self._declared -= {stream.lane for stream in self._wanted}
         self._announce_all_at = now
 
+    def forget(self, places: Collection[tuple[str, int]]) -> None:
+        """These groups and buckets are another's from now on."""
+        self._places.difference_update(places)
+        for stream in [one for one in self._wanted if (one.lane.group, one.bucket) in places]:
+            del self._wanted[stream]
+
     async def work(self, now: float) -> Sequence[Answer]:
         """Go on with what is to be asked of the broker, never waiting for it; return what was answered.
 

@@ -146,6 +146,14 @@ class Outcomes:
         for failed in findings.failed_again:
             self.retrying.pop((failed.group, failed.event_id), None)
 
+    def forget(self, streams: Sequence[Stream], gone: Sequence[Sent]) -> None:
+        """These lanes are no longer ours to hold, nor what is *gone* with them to settle."""
+        for stream in streams:
+            self._held.pop(stream, None)
+        for sent in gone:
+            if isinstance(sent.origin, Retry):
+                self.retrying.pop((sent.stream.lane.group, sent.row.event.id), None)
+
     @property
     def unsettled_retries(self) -> int:
         """How many deferred events are with the broker."""

@@ -45,7 +45,7 @@ class Polled:
     has_found: bool
     has_scheduled: bool
     has_deferred: bool
-    has_free: bool
+    has_moves: bool
 
 
 class Reader:
@@ -66,14 +66,14 @@ class Reader:
         """Whether a large window is being read."""
         return bool(self._beside)
 
-    async def poll(self, *, look_as: int | None) -> Polled:
+    async def poll(self, *, look_as: ringlog.Look | None) -> Polled:
         """Read what has become visible since the bases, and move them.
 
         Args:
-            look_as: also ask what is due, and what is free to be taken by the owner of this token.
+            look_as: also ask what is due, and what has changed among the relays, for whom.
         """
         hi: str | None = None
-        polled = Polled(has_found=False, has_scheduled=False, has_deferred=False, has_free=False)
+        polled = Polled(has_found=False, has_scheduled=False, has_deferred=False, has_moves=False)
         for cohort in [one for one in self._backlog.cohorts if not one.is_busy]:
             window = await ringlog.window(
                 self._sessions.hot,
@@ -87,7 +87,7 @@ class Reader:
                 has_found=polled.has_found or window.parts is None or bool(window.parts),
                 has_scheduled=polled.has_scheduled or window.has_scheduled,
                 has_deferred=polled.has_deferred or window.has_deferred,
-                has_free=polled.has_free or window.has_free,
+                has_moves=polled.has_moves or window.has_moves,
             )
             hi = window.hi
             if window.parts is None:

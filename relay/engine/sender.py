@@ -4,7 +4,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 import structlog
@@ -37,7 +37,7 @@ _REOPEN_CAP_S: Final = 5.0
 class Sender:
     """One tenure's side of the broker. It opens the publisher anew at the start and after every loss."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what it works with; a bag of it would hide that)
         self,
         publisher: Publisher,
         holdings: Holdings,
@@ -45,18 +45,24 @@ class Sender:
         reader: Reader,
         directory: Directory,
         outcomes: Outcomes,
+        keep: Callable[[], Awaitable[None]],
         limits: Limits,
         gauges: Gauges,
         rng: random.Random,
     ) -> None:
+        """Args:
+        keep: renews the leases if it is time, and raises LeaseLost if one is another's.
+        """
         self._publisher = publisher
         self._backlog = holdings.backlog
         self._flight = holdings.flight
         self._turns = holdings.turns
         self._offer = holdings.offer
+        self._is_leaving = holdings.is_leaving
         self._reader = reader
         self._directory = directory
         self._outcomes = outcomes
+        self._keep = keep
         self._limits = limits
         self._gauges = gauges
         self._rng = rng
@@ -142,6 +148,8 @@ class Sender:
             key = one.lane.group, one.event.id
             if key in self._outcomes.retrying or stream.held_until is not None or not self.has_room:
                 continue
+            if self._is_leaving(stream):
+                continue
             if not self._directory.is_declared(one.lane):
                 self._directory.want(stream)
                 continue
@@ -203,7 +211,7 @@ class Sender:
     async def _take(self, stream: Stream, *, room: int, room_bytes: int) -> list[Sent]:
         """The rows of one turn; none where the lane must wait, and it is offered again when it need not."""
         piece = stream.current()
-        if piece is None or stream.held_until is not None:
+        if piece is None or stream.held_until is not None or self._is_leaving(stream):
             return []
         if not self._directory.is_declared(stream.lane):
             self._directory.want(stream)
@@ -213,6 +221,7 @@ class Sender:
             return []
         bytes_max = min(self._limits.chunk_bytes, room_bytes)
         if piece.read_after is not None:
+            await self._keep()
             await self._reader.fill(stream, piece, rows_max=rows_max, bytes_max=bytes_max)
         taken = stream.take(rows_max=rows_max, bytes_max=bytes_max)
         if not taken and stream.has_more:
@@ -235,6 +244,8 @@ class Sender:
                 Outgoing(tag=sent.tag, lane=sent.stream.lane, event=sent.row.event)
                 for sent in sents[start : start + self._limits.batch]
             ]
+            # A slow broker takes longer than a lease for all of them; and one who was replaced sends no more.
+            await self._keep()
             await self._within(self._publisher.send(batch), f"{len(batch)} messages taken")
 
     async def _within(self, talk: Awaitable[T], what: str) -> T:

@@ -14,22 +14,25 @@ import structlog
 
 from outbox.errors import BrokerUnavailable
 from relay.decide.cadence import poll_interval_s
-from relay.decide.holdings import Holdings
+from relay.decide.departure import Departure
+from relay.decide.holdings import Holdings, Place
 from relay.engine.alarm import Alarm
 from relay.engine.directory import Directory
+from relay.engine.lease import Lease
 from relay.engine.outcomes import Outcomes
-from relay.engine.reader import Reader
+from relay.engine.reader import Polled, Reader
 from relay.engine.sender import Sender
 from relay.gauges import Gauges
 from relay.limits import Limits
-from relay.log import deferred, leases, positions, scheduled
+from relay.log import deferred, positions, scheduled
+from relay.log.ringlog import Look
 from relay.log.sessions import Sessions
 from relay.ports import LaneTopology, Publisher
 
 log = structlog.get_logger(__name__)
 
 _LOOK_EVERY_S = 0.5
-_MARGIN_S = 0.05
+_HEAR_S = 0.05
 
 
 class Tenure:
@@ -53,12 +56,13 @@ class Tenure:
         alarm: cuts its waits short.
         """
         self.token = token
-        self._former = former
         self._alarm = alarm
         self._sessions = sessions
         self._limits = limits
         self._gauges = gauges
         self._holdings = Holdings()
+        self._departure = Departure(self._holdings)
+        self._lease = Lease(token, sessions, former=former, limits=limits, gauges=gauges)
         self._reader = Reader(sessions, self._holdings, limits=limits, gauges=gauges)
         self._directory = Directory(topology, sessions, limits=limits)
         self._outcomes = Outcomes(
@@ -70,14 +74,13 @@ class Tenure:
             reader=self._reader,
             directory=self._directory,
             outcomes=self._outcomes,
+            keep=self._lease.keep,
             limits=limits,
             gauges=gauges,
             rng=rng,
         )
         self._persisting: asyncio.Task[None] | None = None
-        self._owned = 0
-        self._lease_until = -math.inf
-        self._lease_at = -math.inf
+        self._surplus = 0
         self._persisted_at = 0.0
         self._found_at = -math.inf
         self._polled_at = -math.inf
@@ -105,50 +108,53 @@ class Tenure:
 
     async def _step(self, stop: asyncio.Event) -> None:
         now = time.monotonic()
-        if now >= self._lease_at:
-            await self._keep_leases()
+        if now >= self._lease.take_at:
+            await self._take(now)
         self._reader.collect()
         self._collect_persist()
+        if self._surplus:
+            # Here, since no window is being read that a poll has not begun beside.
+            self._surplus -= self._departure.begin(self._surplus, leaves_by=now + self._limits.drain_s)
         try:
             await self._sender.tend(now)
-            if self._sender.may_publish and now < self._lease_until:
+            if self._sender.is_open:
+                self._lease.reached_broker()
+            if self._sender.may_publish and not self._lease.is_over:
                 await self._look(now)
                 await self._sender.publish()
             await self._listen(stop)
         except BrokerUnavailable as error:
             await self._sender.lost(error, time.monotonic())
         if self._persisting is None and time.monotonic() >= self._persist_at():
-            self._persisting = asyncio.create_task(self._persist())
+            self._persisting = asyncio.create_task(self._persist(self._part()))
         self._show()
 
     async def _look(self, now: float) -> None:
         """Poll the log when it is time and there is room, and see to what is due."""
-        if not self._owned:
-            await self._look_for_buckets(now)
+        look = now >= self._looked_at + _LOOK_EVERY_S
+        if not self._lease.owned:
+            if look:
+                self._looked_at = now
+                await self._lease.look()
             return
         if not self._sender.has_room or now < self._poll_at():
             return
-        look = now >= self._looked_at + _LOOK_EVERY_S
         self._polled_at = now
-        polled = await self._reader.poll(look_as=self.token if look else None)
+        look_as = Look(token=self.token, relays=self._lease.relays) if look else None
+        polled = await self._reader.poll(look_as=look_as)
         if polled.has_found:
             self._found_at = now
         if look:
             self._looked_at = now
-        if polled.has_free:
-            self._lease_at = now
+            await self._see_to(polled, now)
+
+    async def _see_to(self, polled: Polled, now: float) -> None:
+        if polled.has_moves:
+            self._lease.take_at = now
         if polled.has_scheduled:
             await self._move_scheduled()
         if polled.has_deferred:
             await self._retry_deferred()
-
-    async def _look_for_buckets(self, now: float) -> None:
-        if now < self._looked_at + _LOOK_EVERY_S:
-            return
-        self._looked_at = now
-        async with self._sessions.writing() as connection:
-            if await leases.has_free(connection, self.token, within_s=self._limits.wait_s):
-                self._lease_at = now
 
     async def _move_scheduled(self) -> None:
         async with self._sessions.writing() as connection:
@@ -169,7 +175,7 @@ class Tenure:
         if self._sender.has_work:
             wait_s = 0.0
         else:
-            due = min(self._sender.next_due(), self._lease_at, self._poll_due(), self._persist_at())
+            due = min(self._sender.next_due(), self._lease.take_at, self._poll_due(), self._persist_at())
             wait_s = min(max(due - time.monotonic(), 0.0), self._limits.idle_poll_s)
             if self._persisting is not None or self._reader.is_reading_beside or self._directory.is_asking:
                 # What ends beside wakes nobody.
@@ -184,41 +190,43 @@ class Tenure:
             except TimeoutError:
                 return
 
-    async def _keep_leases(self) -> None:
-        """Renew what is ours, and take what nobody holds."""
-        limits = self._limits
-        asked_at = time.monotonic()
-        async with self._sessions.writing() as connection:
-            taken = await leases.take(
-                connection,
-                self.token,
-                former=self._former,
-                owned=self._owned,
-                lease_s=limits.lease_s,
-                within_s=limits.wait_s,
-            )
-        # From before the question: the database's clock started the lease after that.
-        self._lease_until = asked_at + limits.lease_s - _MARGIN_S
-        self._lease_at = asked_at + limits.wait_s
+    async def _take(self, now: float) -> None:
+        """Renew what is ours, take what nobody holds, and see what others should have."""
+        taken = await self._lease.take()
+        self._surplus = max(0, taken.share.surplus - len(self._departure.places))
         if taken.bases:
-            self._owned += len(taken.bases)
-            self._gauges.takeovers += 1
-            log.info("buckets taken", count=len(taken.bases), streams=len(taken.streams))
-            await self._directory.take([(group, bucket) for group, bucket, _ in taken.bases], asked_at)
+            await self._directory.take([(group, bucket) for group, bucket, _ in taken.bases], now)
             self._reader.catch_up(taken)
 
-    async def _persist(self) -> None:
+    def _part(self) -> frozenset[Place]:
+        """The buckets that the next persist gives up; from here on none of what they have unsettled is ours."""
+        if time.monotonic() < self._departure.due_at():
+            return frozenset()
+        streams, gone = self._departure.cut()
+        self._outcomes.forget(streams, gone)
+        return self._departure.places
+
+    async def _persist(self, given_up: frozenset[Place]) -> None:
         """Store what is settled now; publishing goes on meanwhile, and is not part of it."""
         moved = self._holdings.backlog.positions(retries=self._outcomes.unsettled_retries)
         found = self._outcomes.findings()
-        if moved.bases or moved.streams or moved.caught_up or not found.is_empty:
+        if moved.bases or moved.streams or moved.caught_up or given_up or not found.is_empty:
             async with self._sessions.writing() as connection:
                 await positions.persist(
-                    connection, self.token, moved, found, owned=self._owned, within_s=self._limits.wait_s
+                    connection,
+                    self.token,
+                    moved,
+                    found,
+                    owned=self._lease.owned,
+                    within_s=self._limits.wait_s,
+                    given_up=tuple(given_up),
                 )
+                self._lease.gave_up(given_up)
             self._gauges.persists += 1
         self._holdings.backlog.persisted(moved)
-        self._outcomes.persisted(found)
+        if given_up:
+            self._directory.forget(given_up)
+            self._departure.end()
         self._persisted_at = time.monotonic()
 
     def _collect_persist(self) -> None:
@@ -230,21 +238,24 @@ class Tenure:
         until = time.monotonic() + self._limits.drain_s
         try:
             while self._sender.may_publish and len(self._holdings.flight) and time.monotonic() < until:
-                await self._sender.hear(min(_MARGIN_S, until - time.monotonic()))
+                await self._lease.keep()
+                await self._sender.hear(min(_HEAR_S, until - time.monotonic()))
         except BrokerUnavailable as error:
             log.warning("broker lost", reason=str(error), unsettled=len(self._holdings.flight))
         if self._persisting is not None:
             await self._persisting
-        if self._owned:
-            await self._persist()
-            async with self._sessions.writing() as connection:
-                await leases.release(connection, self.token, within_s=self._limits.wait_s)
-        log.info("buckets released", count=self._owned, unsettled=len(self._holdings.flight))
+        if self._lease.owned:
+            await self._persist(frozenset())
+        await self._lease.release()
+        log.info("buckets released", count=self._lease.owned, unsettled=len(self._holdings.flight))
 
     def _persist_at(self) -> float:
-        limits = self._limits
-        if not self._owned or self._persisting is not None:
+        if not self._lease.owned or self._persisting is not None:
             return math.inf
+        return min(self._departure.due_at(), self._settled_persist_at())
+
+    def _settled_persist_at(self) -> float:
+        limits = self._limits
         if not self._outcomes.has_news:
             # Bases move also when nothing is published: truncation and the next takeover depend on them.
             return self._persisted_at + limits.wait_s
@@ -260,10 +271,10 @@ class Tenure:
         return self._polled_at + interval_s
 
     def _poll_due(self) -> float:
-        can_poll = self._owned and self._sender.may_publish and self._sender.has_room
+        can_poll = self._lease.owned and self._sender.may_publish and self._sender.has_room
         return self._poll_at() if can_poll else math.inf
 
     def _show(self) -> None:
-        self._gauges.owned = self._owned
+        self._gauges.owned = self._lease.owned
         self._gauges.stepped_at = time.monotonic()
         self._sender.show()

@@ -14,6 +14,7 @@ from uuid import UUID
 from outbox.errors import LeaseLost
 from relay.decide.backlog import Positions
 from relay.log.deferred import FailedAgain, Failure, delete_published, write_failed_again, write_failures
+from relay.log.leases import give_up
 from relay.log.store import Connection, deadline
 
 # Locked in the order of the primary key: two transactions that lock the same rows in two orders deadlock.
@@ -65,8 +66,9 @@ async def persist(
     *,
     owned: int,
     within_s: float,
+    given_up: Sequence[tuple[str, int]] = (),
 ) -> None:
-    """Store *positions* and *findings* together.
+    """Store *positions* and *findings* together, and let the groups' buckets in *given_up* be taken by others.
 
     Raises:
         LeaseLost: fewer than *owned* rows carry *token*; nothing was written.
@@ -84,6 +86,8 @@ async def persist(
                 await connection.execute(
                     _MOVE, (base, [group for group, _ in places], [bucket for _, bucket in places])
                 )
+            if given_up:
+                await give_up(connection, given_up)
 
 
 async def _write_findings(connection: Connection, findings: Findings) -> None:

@@ -43,8 +43,10 @@ SELECT CASE WHEN e.seq IS NULL OR e.seq = t.first_seq THEN s.hi::text END, t.is_
        %(look)s::boolean AND EXISTS (SELECT FROM outbox.scheduled WHERE due_at <= statement_timestamp()),
        %(look)s::boolean AND EXISTS (
            SELECT FROM outbox.deferred WHERE state = 'retry' AND due_at <= statement_timestamp()),
-       %(look)s::boolean AND EXISTS (
-           SELECT FROM outbox.bucket WHERE token <> %(token)s::bigint AND expires_at < statement_timestamp()),
+       %(look)s::boolean AND (
+           EXISTS (SELECT FROM outbox.bucket WHERE token <> %(token)s::bigint AND expires_at < statement_timestamp())
+           OR %(relays)s::integer <> (
+               SELECT count(*) FROM outbox.relay WHERE is_able AND expires_at >= statement_timestamp())),
        e.*
 FROM s CROSS JOIN t LEFT JOIN (
     SELECT e.* FROM w CROSS JOIN LATERAL (
@@ -114,8 +116,16 @@ class Window:
     """Events wait whose due time has come."""
     has_deferred: bool
     """Deferred events wait whose next try has come."""
-    has_free: bool
-    """Buckets wait for an owner."""
+    has_moves: bool
+    """Buckets wait for an owner, or relays have come or gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Who asks: a relay by its *token*, which knows of so many *relays* that live and reach the broker."""
+
+    token: int
+    relays: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,12 +163,12 @@ async def window(
     buckets: Sequence[int],
     bounds: Bounds,
     *,
-    look_as: int | None = None,
+    look_as: Look | None = None,
 ) -> Window:
     """Read window ``(lo, hi]`` of *buckets*, or up to this statement's own snapshot when *hi* is None.
 
     Args:
-        look_as: also say whether anything is due, or free to be taken by the owner of this token.
+        look_as: also say whether anything is due, or has changed among the relays, for whom.
     """
     parameters = {
         "lo": lo,
@@ -167,15 +177,16 @@ async def window(
         "rows": bounds.rows,
         "bytes": bounds.bytes,
         "look": look_as is not None,
-        "token": look_as,
+        "token": None if look_as is None else look_as.token,
+        "relays": None if look_as is None else look_as.relays,
     }
     async with deadline(connection, bounds.seconds), connection.cursor(binary=True) as cursor:
         await cursor.execute(_WINDOW, parameters)
         rows = await cursor.fetchall()
-    reached, is_large, has_scheduled, has_deferred, has_free, first_seq, *_ = rows[0]
+    reached, is_large, has_scheduled, has_deferred, has_moves, first_seq, *_ = rows[0]
     parts = None if is_large else [] if first_seq is None else _parts(rows)
     return Window(
-        hi=reached, parts=parts, has_scheduled=has_scheduled, has_deferred=has_deferred, has_free=bool(has_free)
+        hi=reached, parts=parts, has_scheduled=has_scheduled, has_deferred=has_deferred, has_moves=bool(has_moves)
     )
 
 

@@ -65,7 +65,7 @@ async def test_plans_made_on_empty_partitions_stay_right_when_these_are_full(
     )
     piece = Piece(lo="1:1:", hi=lo, after=0, z=1 << 40)
     for _ in range(10):  # beyond the number of runs after which a server may choose a generic plan
-        await ringlog.window(connection, lo, None, EVERY, BOUNDS, look_as=1)
+        await ringlog.window(connection, lo, None, EVERY, BOUNDS, look_as=ringlog.Look(token=1, relays=1))
         await ringlog.rows_of(connection, stream, piece, 0, BOUNDS)
         await ringlog.survey(connection, lo, lo, EVERY, within_s=5.0)
     if not is_filled_first:
@@ -78,7 +78,7 @@ async def test_plans_made_on_empty_partitions_stay_right_when_these_are_full(
     hi = await ringlog.snapshot(connection, within_s=5.0)
 
     buckets = "'{" + ",".join(map(str, EVERY)) + "}'"
-    window = await plan_of(connection, "is_large", f"'{lo}', '{hi}', {buckets}, 1000, 16777216, true, 1")
+    window = await plan_of(connection, "is_large", f"'{lo}', '{hi}', {buckets}, 1000, 16777216, true, 1, 1")
     new = [node for node in window if node.get("Index Name", "").endswith("_xid")]
     bodies = [node for node in window if node.get("Index Name", "").endswith("_tenant")]
     check(new, index="_xid", rows_max=10)

@@ -17,45 +17,62 @@ from tests.integration.relay.running import QUICK, App, arrived, emit, queued, r
 
 NOTHING = Positions(bases=(), streams=(), caught_up=(), settled=0)
 SLOW_TO_PERSIST = replace(QUICK, persist_s=30.0)
+PATIENT = Limits(lease_s=60.0)
+TENANTS = [f"tenant-{number}" for number in range(40)]
 
 
-async def test_a_second_relay_idles_and_takes_over_once_the_leases_of_a_crashed_one_expire(
+async def test_what_a_crashed_relay_held_is_published_by_the_others_within_its_lease_and_two_seconds(
     url: str, app: App, broker: InProcessBroker
 ) -> None:
-    async with running(url, broker) as first:
-        second = start(url, MemoryPublisher(broker))
-        await second.sees(lambda gauges: gauges.is_broker_up)
-        assert second.gauges.owned == 0
-        await first.crash()
-        events = emit(app, count=20)
-        app.commit()
-        async with asyncio.timeout(QUICK.lease_s + 2.0):
-            await second.owns()
-        await arrived(broker, events)
-        await second.crash()
-    assert queued(broker) == events
+    first, second = start(url, MemoryPublisher(broker)), start(url, MemoryPublisher(broker))
+    await first.owns(32)
+    await second.owns(32)
+    await first.crash()
+    events = {tenant: emit(app, tenant, count=3) for tenant in TENANTS}
+    app.commit()
+    async with asyncio.timeout(QUICK.lease_s + 2.0):
+        await second.owns()
+        for tenant in TENANTS:
+            await arrived(broker, events[tenant], tenant)
+    await second.crash()
+    assert {tenant: queued(broker, tenant) for tenant in TENANTS} == events
 
 
 async def test_a_planned_shutdown_waits_for_confirms_persists_and_hands_over_at_once(
     url: str, app: App, broker: InProcessBroker
 ) -> None:
     """janbjorge/pgqueuer#630, #475: what was picked and not finished stayed picked."""
-    patient = Limits(lease_s=60.0)
-    async with running(url, broker, limits=patient) as first:
+    async with running(url, broker, limits=PATIENT) as first:
         events = emit(app, count=3000)
         app.commit()
         await first.sees(lambda gauges: gauges.published > 0)
-        second = start(url, MemoryPublisher(broker), limits=patient)
-        await second.sees(lambda gauges: gauges.is_store_up)
         await first.hand_over()
         assert first.gauges.in_flight == 0
-        third = start(url, MemoryPublisher(broker), limits=patient)
+        second = start(url, MemoryPublisher(broker), limits=PATIENT)
         async with asyncio.timeout(10):  # far less than the lease
-            await third.owns()
+            await second.owns()
         await arrived(broker, events)
         await second.crash()
-        await third.crash()
     assert queued(broker) == events  # handed over, so nothing came twice
+
+
+async def test_a_planned_shutdown_hands_its_share_to_the_relays_that_run(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    relays = [start(url, MemoryPublisher(broker), limits=PATIENT) for _ in range(3)]
+    for relay in relays:
+        await relay.sees(lambda gauges: gauges.owned in (21, 22), what="a third")
+    events = {tenant: emit(app, tenant, count=10) for tenant in TENANTS}
+    app.commit()
+    await relays[0].hand_over()
+    async with asyncio.timeout(5):  # far less than the lease
+        for relay in relays[1:]:
+            await relay.owns(32)
+        for tenant in TENANTS:
+            await arrived(broker, events[tenant], tenant)
+    for relay in relays[1:]:
+        await relay.crash()
+    assert {tenant: queued(broker, tenant) for tenant in TENANTS} == events  # nothing came twice
 
 
 async def test_a_crash_in_mid_batch_loses_nothing_and_repeats_at_most_the_window(
@@ -79,16 +96,16 @@ async def test_a_frozen_owner_that_wakes_after_its_lease_moves_no_position(url: 
     """namastack/namastack-outbox#75, #204."""
     connection = await store.connect(url, store.FIXED_PLANS, connect_s=5.0, statement_s=5.0)
     frozen = await leases.new_token(connection, within_s=5.0)
-    await leases.take(connection, frozen, former=(), owned=0, lease_s=0.0, within_s=5.0)
+    await leases.take(connection, frozen, former=(), owned=0, is_able=True, lease_s=0.0, within_s=5.0)
     awake = await leases.new_token(connection, within_s=5.0)
-    taken = await leases.take(connection, awake, former=(), owned=0, lease_s=60.0, within_s=5.0)
+    taken = await leases.take(connection, awake, former=(), owned=0, is_able=True, lease_s=60.0, within_s=5.0)
     assert len(taken.bases) == 64
     group, bucket, base = taken.bases[0]
     moved = replace(NOTHING, bases=[(group, bucket, "1:1:")])
     with pytest.raises(LeaseLost):
         await positions.persist(connection, frozen, moved, positions.Findings(), owned=64, within_s=5.0)
     with pytest.raises(LeaseLost):
-        await leases.take(connection, frozen, former=(), owned=64, lease_s=60.0, within_s=5.0)
+        await leases.take(connection, frozen, former=(), owned=64, is_able=True, lease_s=60.0, within_s=5.0)
     row = await (
         await connection.execute("select count(*) from outbox.bucket where token = %s and lo::text = %s", (awake, base))
     ).fetchone()
@@ -118,8 +135,7 @@ async def test_an_owner_whose_buckets_were_taken_forgets_what_it_holds_and_publi
 async def test_a_lost_database_session_takes_its_own_buckets_back_without_waiting_for_their_leases(
     url: str, app: App, broker: InProcessBroker
 ) -> None:
-    patient = Limits(lease_s=60.0)
-    async with running(url, broker, limits=patient) as relay:
+    async with running(url, broker, limits=PATIENT) as relay:
         app.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where application_name = 'outbox-relay' and datname = current_database()"
@@ -138,6 +154,6 @@ async def test_a_takeover_skips_rows_that_another_takes_at_this_moment(url: str)
     token = await leases.new_token(connection, within_s=5.0)
     with psycopg.connect(url) as rival:
         rival.execute("update outbox.bucket set token = -1 where bucket < 10")
-        taken = await leases.take(connection, token, former=(), owned=0, lease_s=60.0, within_s=5.0)
+        taken = await leases.take(connection, token, former=(), owned=0, is_able=True, lease_s=60.0, within_s=5.0)
         assert sorted(bucket for _, bucket, _ in taken.bases) == list(range(10, 64))
     await store.close(connection)
