@@ -23,8 +23,9 @@ SELECT count(*) FROM (
     SELECT FROM outbox.bucket WHERE token = %s ORDER BY group_name, bucket FOR UPDATE
 ) mine"""
 
+# The default is the last number drawn: none that *lo* shows is above it.
 _MOVE: Final[LiteralString] = """
-UPDATE outbox.bucket b SET lo = %s::pg_snapshot
+UPDATE outbox.bucket b SET lo = %s::pg_snapshot, last_seq = DEFAULT
 FROM unnest(%s::text[], %s::smallint[]) AS moved (group_name, bucket)
 WHERE b.group_name = moved.group_name AND b.bucket = moved.bucket"""
 

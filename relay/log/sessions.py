@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from outbox.errors import StoreUnavailable
 from relay.limits import Limits
 from relay.log import guard, store
 
@@ -17,6 +18,7 @@ class Sessions:
     limits: Limits
     hot: store.Connection
     _write: store.Connection
+    _origin: guard.Origin
     _is_writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @contextlib.asynccontextmanager
@@ -30,6 +32,7 @@ class Sessions:
         """One more, for what may take long and must not keep the others waiting."""
         connection = await _connect(self.url, self.limits, statement_s=self.limits.survey_s)
         try:
+            _check_same(await guard.check(connection, within_s=self.limits.wait_s), self._origin)
             yield connection
         finally:
             await store.close(connection)
@@ -39,8 +42,11 @@ class Sessions:
 async def opened(url: str, limits: Limits) -> AsyncIterator[Sessions]:
     """Connect to *url* and check that it is the database that the stored positions belong to.
 
+    Every connection is checked, those opened later too: an address may lead to another server from one
+    connection to the next, and a snapshot read on one must never be stored on the other.
+
     Raises:
-        StoreUnavailable: it cannot be reached.
+        StoreUnavailable: it cannot be reached, or it was two servers.
         WrongDatabase, SchemaMissing, ConfigError: it is not ours to use.
     """
     async with contextlib.AsyncExitStack() as stack:
@@ -49,9 +55,15 @@ async def opened(url: str, limits: Limits) -> AsyncIterator[Sessions]:
             connections.append(await _connect(url, limits, statement_s=limits.wait_s))
             stack.push_async_callback(store.close, connections[-1])
         hot, write = connections
-        await guard.check(hot, within_s=limits.wait_s)
-        yield Sessions(url=url, limits=limits, hot=hot, _write=write)
+        origin = await guard.check(hot, within_s=limits.wait_s)
+        _check_same(await guard.check(write, within_s=limits.wait_s), origin)
+        yield Sessions(url=url, limits=limits, hot=hot, _write=write, _origin=origin)
 
 
 async def _connect(url: str, limits: Limits, *, statement_s: float) -> store.Connection:
     return await store.connect(url, store.FIXED_PLANS, connect_s=limits.wait_s, statement_s=statement_s)
+
+
+def _check_same(found: guard.Origin, origin: guard.Origin) -> None:
+    if found != origin:
+        raise StoreUnavailable(f"the database is unavailable: want one server, got two, {origin} and {found}")

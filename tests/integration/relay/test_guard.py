@@ -32,7 +32,9 @@ async def test_a_copy_of_the_database_is_refused_with_one_sentence(
 ) -> None:
     """ThreeDotsLabs/watermill#576: a restored dump has the stored positions, and other transaction numbers."""
     name = url.rpartition("/")[2].partition("?")[0]
-    refused = r"^database: want database oid \d+ as in the stored positions, got \d+; positions cannot be moved"
+    refused = (
+        r"^database: want database oid \d+ as in the stored positions, got \d+; stop the apps and run .outbox rebase"
+    )
     with (
         fresh_database(postgres_node, "restored", template=name) as restored,
         pytest.raises(WrongDatabase, match=refused),
