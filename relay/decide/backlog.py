@@ -133,7 +133,8 @@ class Backlog:
         """These groups' buckets, which make up the *parted* cohorts, are another's: what is known of them is void."""
         self.cohorts = [cohort for cohort in self.cohorts if cohort not in parted]
         for key in [key for key, stream in self.streams.items() if (key[0], stream.bucket) in places]:
-            del self.streams[key]
+            # What was published of it and not settled comes again elsewhere: it takes up no room here.
+            self.unpersisted -= self.streams.pop(key).unpersisted
         for key in [key for key, stored in self._stored_streams.items() if (key[0], stored.bucket) in places]:
             del self._stored_streams[key]
         for place in places:

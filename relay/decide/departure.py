@@ -69,10 +69,10 @@ class Departure:
     def end(self) -> None:
         """They are gone: forget all that is known of them."""
         holdings = self.holdings
+        holdings.backlog.forget(holdings.leaving, self._cohorts)
         for stream in self._streams:
             # Whoever still has it finds nothing to do.
             stream.pieces.clear()
             stream.outstanding = 0
-        holdings.backlog.forget(holdings.leaving, self._cohorts)
         holdings.leaving.clear()
         self._streams, self._cohorts, self._leaves_by = (), [], math.inf

@@ -1,5 +1,6 @@
 """The memory publisher with a broker's bad days: confirms withheld, lanes refused, messages given back."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from outbox.errors import BrokerUnavailable
@@ -23,6 +24,8 @@ class FaultyPublisher:
         """Came back for want of a queue, though one was declared."""
         self.is_dead = False
         """Every send fails."""
+        self.send_s = 0.0
+        """How long the connection takes to accept a batch."""
         self.lane_fault: Callable[[Lane], LaneFault | None] = lambda _: None
         self.sent: list[Outgoing] = []
         self.opens = 0
@@ -45,6 +48,7 @@ class FaultyPublisher:
     async def send(self, batch: Sequence[Outgoing]) -> None:
         if self.is_dead:
             raise BrokerUnavailable("faulty publisher: want it alive, got it dead")
+        await asyncio.sleep(self.send_s)
         self.sent += batch
         nacked = [outgoing for outgoing in batch if self.is_refused(outgoing)]
         returned = [outgoing for outgoing in batch if self.is_returned(outgoing)]

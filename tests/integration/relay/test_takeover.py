@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import psycopg
 import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from outbox.errors import LeaseLost
 from outbox.inprocess import InProcessBroker
@@ -12,8 +14,9 @@ from relay.decide.backlog import Positions
 from relay.limits import Limits
 from relay.log import leases, positions, store
 from relay.memory import MemoryPublisher
+from relay.metrics import register
 from tests.integration.relay.faulty_publisher import FaultyPublisher
-from tests.integration.relay.running import QUICK, App, arrived, emit, queued, running, start
+from tests.integration.relay.running import QUICK, App, arrived, emit, queued, running, start, value
 
 NOTHING = Positions(bases=(), streams=(), caught_up=(), settled=0)
 SLOW_TO_PERSIST = replace(QUICK, persist_s=30.0)
@@ -61,7 +64,7 @@ async def test_a_planned_shutdown_hands_its_share_to_the_relays_that_run(
 ) -> None:
     relays = [start(url, MemoryPublisher(broker), limits=PATIENT) for _ in range(3)]
     for relay in relays:
-        await relay.sees(lambda gauges: gauges.owned in (21, 22), what="a third")
+        await relay.sees(lambda gauges: gauges.owned in (20, 21, 22), what="a third")
     events = {tenant: emit(app, tenant, count=10) for tenant in TENANTS}
     app.commit()
     await relays[0].hand_over()
@@ -116,20 +119,52 @@ async def test_a_frozen_owner_that_wakes_after_its_lease_moves_no_position(url: 
 async def test_an_owner_whose_buckets_were_taken_forgets_what_it_holds_and_publishes_no_more_of_it(
     url: str, app: App, broker: InProcessBroker
 ) -> None:
-    """AlexeyRaga/kafkaflow-contrib#24."""
+    """AlexeyRaga/kafkaflow-contrib#24; thomhurst/Dekaf#3037, dotnetcore/CAP#1682: a lease was lost and nobody told."""
     publisher = FaultyPublisher(broker)
-    async with running(url, broker, publisher=publisher) as relay:
-        await relay.sees(lambda gauges: gauges.is_broker_up)
+    registry = CollectorRegistry()
+    with capture_logs() as logs:
+        async with running(url, broker, publisher=publisher) as relay:
+            register(relay.gauges, registry)
+            await relay.sees(lambda gauges: gauges.is_broker_up)
+            publisher.is_silent = lambda _: True
+            emit(app, count=100)
+            app.commit()
+            await relay.sees(lambda gauges: gauges.in_flight == 100)
+            app.execute("update outbox.bucket set token = 0, expires_at = 'infinity'")  # somebody else's now
+            app.commit()
+            await relay.sees(lambda gauges: gauges.leases_lost == 1)
+            await relay.sees(lambda gauges: gauges.is_broker_up)
+            assert relay.gauges.in_flight == 0
+            assert len(publisher.sent) == 100
+    assert registry.get_sample_value("outbox_relay_leases_lost_total") == 1
+    assert [line["reason"] for line in logs if line["event"] == "leases lost"] == [
+        "buckets: want 64 under this relay's token, got 0"
+    ]
+
+
+async def test_publishing_that_takes_longer_than_a_lease_renews_it(url: str, app: App, broker: InProcessBroker) -> None:
+    """thomhurst/Dekaf#3037, dotnetcore/CAP#1682: a batch outlasted its lock, and another published it too."""
+    publisher = FaultyPublisher(broker)
+    async with running(url, broker, publisher=publisher, limits=replace(QUICK, batch=10)) as relay:
         publisher.is_silent = lambda _: True
-        emit(app, count=100)
+        events = emit(app, count=50)
         app.commit()
-        await relay.sees(lambda gauges: gauges.in_flight == 100)
-        app.execute("update outbox.bucket set token = 0, expires_at = 'infinity'")  # somebody else's now
-        app.commit()
-        await relay.sees(lambda gauges: gauges.leases_lost == 1)
-        await relay.sees(lambda gauges: gauges.is_broker_up)
-        assert relay.gauges.in_flight == 0
-        assert len(publisher.sent) == 100
+        await relay.sees(lambda gauges: gauges.in_flight == 50)
+        publisher.send_s = 0.8  # all of them are sent again, in one go of four seconds
+        publisher.is_dead = True
+        await relay.sees(lambda gauges: gauges.broker_losses == 1)
+        publisher.is_silent = lambda _: False
+        publisher.is_dead = False
+        rival = start(url, MemoryPublisher(broker))
+        while relay.gauges.confirmed < 50:
+            assert value(app, "select count(*) from outbox.bucket where expires_at < clock_timestamp()") == 0
+            assert rival.gauges.owned == 0
+            app.commit()
+            await asyncio.wait({relay.task, rival.task}, timeout=0.05)
+        assert relay.gauges.resent == 50
+        assert relay.gauges.leases_lost == 0
+        await rival.crash()
+    assert list(dict.fromkeys(queued(broker))) == events
 
 
 async def test_a_lost_database_session_takes_its_own_buckets_back_without_waiting_for_their_leases(
