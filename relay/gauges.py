@@ -37,6 +37,8 @@ class Gauges:
     dead: int = 0
     retried: int = 0
     """Deferred events that were published at last."""
+    voids: int = 0
+    """Those published in place of discarded events."""
     scheduled_moved: int = 0
     wakes: int = 0
     surveys: int = 0
@@ -47,6 +49,22 @@ class Gauges:
     leases_lost: int = 0
     store_losses: int = 0
     broker_losses: int = 0
+    slots_truncated: int = 0
+    slots_kept_unpublished: int = 0
+    """Slots of the log past their retention that not every group was sent all of."""
+    slots_kept_busy: int = 0
+    """Slots past their retention that somebody holds a lock on, or whose positions are never at rest."""
+    slots_kept_foreign: int = 0
+    """Slots past their retention in a database that the stored positions are not of."""
+    oldest_event_s: int = 0
+    """The age of the oldest event in the log."""
+    positions_rewritten: int = 0
+    positions_busy: int = 0
+    """Times that a position table had grown, and was in use or being dumped."""
+    keys_pruned: int = 0
+    """Idempotency keys removed after they expired."""
+    counters_pruned: int = 0
+    """Ordering keys forgotten after their retention."""
 
     @property
     def is_ready(self) -> bool:

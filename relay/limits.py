@@ -36,3 +36,12 @@ class Limits:
     def wait_s(self) -> float:
         """How long any single wait may take: leases are renewed at a third, and a wait must not outlast that."""
         return self.lease_s / 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """How long things are kept, and how often the janitor looks through them."""
+
+    retention_s: float
+    ordering_retention_s: float
+    every_s: float

@@ -24,6 +24,10 @@ _LEVELS: Final = frozenset(
         "streams",
         "held_lanes",
         "faulty_lanes",
+        "slots_kept_unpublished",
+        "slots_kept_busy",
+        "slots_kept_foreign",
+        "oldest_event_s",
     }
 )
 _HIDDEN: Final = frozenset({"stepped_at"})

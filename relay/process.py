@@ -17,6 +17,7 @@ from outbox.shell.startup import are_reachable
 from relay.engine.janitor import run_janitor
 from relay.engine.loop import run_relay
 from relay.gauges import Gauges
+from relay.log import slots
 from relay.log.sessions import opened
 from relay.metrics import register
 from relay.rabbitmq.publisher import RabbitPublisher
@@ -66,7 +67,10 @@ async def check_services(settings: RelaySettings) -> None:
         StoreUnavailable, BrokerUnavailable: one of them cannot be reached.
         OutboxError: one of them is not ours to use.
     """
-    async with opened(settings.database_url.get_secret_value(), settings.limits):
+    async with opened(settings.database_url.get_secret_value(), settings.limits) as sessions:
+        async with sessions.writing() as connection:
+            ring = await slots.read_ring(connection, within_s=settings.limits.wait_s)
+        slots.check_retention(settings.retention_s, ring)
         publisher = _publisher(settings)
         try:
             await publisher.open()
@@ -78,9 +82,7 @@ async def _work(settings: RelaySettings, gauges: Gauges, stop: asyncio.Event) ->
     if not await are_reachable(lambda: check_services(settings), ended=stop.wait, within_s=settings.start_s):
         return
     url, publisher = settings.database_url.get_secret_value(), _publisher(settings)
-    janitor = asyncio.create_task(
-        run_janitor(url, stop=stop, retention_s=settings.retention_s, every_s=settings.janitor_s)
-    )
+    janitor = asyncio.create_task(run_janitor(url, stop=stop, upkeep=settings.upkeep, gauges=gauges))
     try:
         await run_relay(
             url, publisher, publisher, stop=stop, limits=settings.limits, gauges=gauges, is_listening=settings.listen

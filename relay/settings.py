@@ -6,13 +6,15 @@ from pydantic import BaseModel, Field, model_validator
 
 from outbox.shell.settings import BrokerUrl, DatabaseUrl, LogFormat, LogLevel, Port
 from outbox.topology import QueueKind
-from relay.limits import Limits
+from relay.limits import Limits, Upkeep
 from relay.rabbitmq.frames import DEFAULT_BODY_BYTES_MAX
 
 PREFIX: Final = "OUTBOX_RELAY_"
 _DEFAULTS: Final = Limits()
 _MS: Final = 1000.0
 _DAY_S: Final = 86_400.0
+# The consumers' own default. A key forgotten while they still wait for an event of it would begin anew too soon.
+_HORIZON_DAYS: Final = 14.0
 
 
 class RelaySettings(BaseModel):
@@ -36,6 +38,7 @@ class RelaySettings(BaseModel):
     attempts: Annotated[int, Field(ge=1, le=1_000)] = _DEFAULTS.attempts
     body_bytes_max: Annotated[int, Field(ge=1024, le=512 * 1024 * 1024)] = DEFAULT_BODY_BYTES_MAX
     retention_days: Annotated[float, Field(ge=0, le=365)] = 7.0
+    ordering_retention_days: Annotated[float, Field(ge=0, le=3_650)] = 30.0
     janitor_s: Annotated[float, Field(ge=1, le=86_400)] = 60.0
     start_s: Annotated[float, Field(ge=0, le=3_600)] = 10.0
     """How long database and broker may be unreachable when the process starts; later it waits for them."""
@@ -46,6 +49,16 @@ class RelaySettings(BaseModel):
         if self.busy_poll_ms > self.idle_poll_ms:
             raise ValueError(
                 f"{PREFIX}BUSY_POLL_MS: want at most {PREFIX}IDLE_POLL_MS, {self.idle_poll_ms}, got {self.busy_poll_ms}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _counters_outlive_events(self) -> "RelaySettings":
+        least = self.retention_days + _HORIZON_DAYS
+        if self.ordering_retention_days < least:
+            raise ValueError(
+                f"{PREFIX}ORDERING_RETENTION_DAYS: want at least {PREFIX}RETENTION_DAYS and the consumers' horizon of"
+                f" {_HORIZON_DAYS:g} days together, {least:g}, got {self.ordering_retention_days:g}"
             )
         return self
 
@@ -69,6 +82,15 @@ class RelaySettings(BaseModel):
     def retention_s(self) -> float:
         """How long published events are kept."""
         return self.retention_days * _DAY_S
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """What the janitor keeps, and for how long."""
+        return Upkeep(
+            retention_s=self.retention_s,
+            ordering_retention_s=self.ordering_retention_days * _DAY_S,
+            every_s=self.janitor_s,
+        )
 
 
 class StatusSettings(BaseModel):

@@ -6,10 +6,11 @@ from datetime import datetime
 from typing import Any, Final, LiteralString
 
 from outbox.event import Tier
-from relay.log import store
+from relay.log import slots, store
 from relay.log.rows import TIERS
 
 _ASK_S: Final = 60.0
+_DAY_S: Final = 86_400.0
 
 _NOW: Final[LiteralString] = "SELECT clock_timestamp()"
 _GROUPS: Final[LiteralString] = "SELECT group_name, started_at FROM outbox.consumer_group ORDER BY group_name"
@@ -89,6 +90,16 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A slot of the log with rows in it. *overdue* says why they are there still; None if it is not their time yet."""
+
+    slot: int
+    size_bytes: int
+    oldest_s: float
+    overdue: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """Everything at *at*, the database's time."""
 
@@ -100,6 +111,7 @@ class Status:
     scheduled: int
     scheduled_due: int
     next_scheduled_at: datetime | None
+    slots: Sequence[Slot]
 
 
 async def read(url: str, *, connect_s: float = 5.0) -> Status:
@@ -126,6 +138,11 @@ def problems(status: Status, *, slow_s: float = 60.0) -> list[str]:
         found.append(f"no relay is running, and {waiting} events wait: start outbox-relay")
     elif status.free_buckets:
         found.append(f"{status.free_buckets} buckets are held by no relay")
+    found += [
+        f"slot {slot.slot} keeps events of {slot.oldest_s / _DAY_S:.1f} days ago: {slot.overdue}"
+        for slot in status.slots
+        if slot.overdue is not None
+    ]
     for group in status.groups:
         found += [
             f"{group.group}: {lag.events} {lag.tier.label} events of {lag.tenants} tenants wait,"
@@ -169,7 +186,21 @@ async def _read(connection: store.Connection) -> Status:
         scheduled=scheduled,
         scheduled_due=scheduled_due,
         next_scheduled_at=next_scheduled_at,
+        slots=await _slots(connection),
     )
+
+
+async def _slots(connection: store.Connection) -> list[Slot]:
+    ring = await slots.read_ring(connection, within_s=_ASK_S)
+    return [
+        Slot(
+            slot=one.slot,
+            size_bytes=one.size_bytes,
+            oldest_s=one.oldest_s,
+            overdue=await slots.why_kept(connection, one, within_s=_ASK_S) if one.is_overdue(ring) else None,
+        )
+        for one in await slots.kept(connection, within_s=_ASK_S)
+    ]
 
 
 def _lag(row: tuple[Any, ...], streams: int) -> Lag:

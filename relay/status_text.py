@@ -60,6 +60,9 @@ def _tables(status: Status) -> Iterable[RenderableType]:
     yield deferred
     next_at = "-" if status.next_scheduled_at is None else status.next_scheduled_at.isoformat(timespec="seconds")
     yield Text(f"scheduled: {status.scheduled}, of which due: {status.scheduled_due}, next at: {next_at}")
+    size_mb = sum(slot.size_bytes for slot in status.slots) / 1_000_000
+    oldest_days = max((slot.oldest_s for slot in status.slots), default=0.0) / 86_400
+    yield Text(f"log: {size_mb:.1f} MB in {len(status.slots)} slots, the oldest event of {oldest_days:.1f} days ago")
 
 
 def _plain(value: object) -> object:

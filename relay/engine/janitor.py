@@ -1,85 +1,155 @@
-"""Makes room in the ring: truncates slots whose events are older than the retention and published to every group.
+"""Keeps the log, and what stands beside it, from growing: old slots, positions' dead versions, keys and counters.
 
-Whether that is so is decided in the database, under the slot's lock. Every relay runs a janitor; nothing
-depends on any of them being there, since a row is never refused for want of room.
+Every relay runs one; nothing depends on any of them being there, since a row is never refused for want of room.
 """
 
 import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
 from outbox.errors import OutboxError
-from relay.log import store
+from relay.gauges import Gauges
+from relay.limits import Upkeep
+from relay.log import guard, pruning, rewriting, slots, store
 
 log = structlog.get_logger(__name__)
 
 _CONNECT_S: Final = 5.0
 _STATEMENT_S: Final = 300.0
-# A relay that polls holds every slot's lock for a millisecond at a time: one that is busy is free a moment later.
-_TRIES: Final = 20
-_TRY_EVERY_S: Final = 0.05
-
-_SLOTS: Final = """
-SELECT substring(c.relname FROM '^event_([0-9]+)$')::integer
-FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-WHERE i.inhparent = 'outbox.event'::regclass ORDER BY 1"""
-# A row, of any kind, has pages: an empty slot needs neither lock nor question.
-_HAS_PAGES: Final = "SELECT pg_relation_size(format('outbox.event_%%s', %s::integer)::regclass) > 0"
-_TRUNCATE: Final = "SELECT outbox.truncate_slot(%s, make_interval(secs => %s))"
+_TICK_S: Final = 1.0
+# Dead versions come by persists alone, and so many of them make a tenth of what a position table may grow to.
+_PERSISTS: Final = 20
+_KEY_BATCHES_MAX: Final = 100
+_COUNTER_BATCHES_MAX: Final = 50
+# Each batch locks its rows, and what else the server has to do comes between.
+_PAUSE_S: Final = 0.01
+_IN_ORDER: Final = (slots.TRUNCATED, slots.CURRENT, slots.RETAINED)
 
 
-async def truncate_old_slots(url: str, *, retention_s: float) -> dict[int, str]:
-    """Truncate every slot that may be; return what was answered for each that was not empty.
+async def run_janitor(url: str, *, stop: asyncio.Event, upkeep: Upkeep, gauges: Gauges) -> None:
+    """Work until *stop*. It never fails: it tries again.
 
-    The answers are ``truncated``, ``current``, ``retained`` (events younger than *retention_s*), ``unpublished``
-    (events that a group has not been sent), and ``busy``.
-
-    Raises:
-        StoreUnavailable: the database cannot be reached.
-        SchemaMissing, ConfigError: it is not ours to use.
+    Args:
+        gauges: its persists say when positions may have grown; what is found is written to it.
     """
-    connection = await store.connect(url, store.ANY_PLAN, connect_s=_CONNECT_S, statement_s=_STATEMENT_S)
-    try:
-        answers = {}
-        async with store.deadline(connection, _STATEMENT_S):
-            slots = [slot for (slot,) in await (await connection.execute(_SLOTS)).fetchall()]
-        for slot in slots:
-            async with store.deadline(connection, _STATEMENT_S):
-                row = await (await connection.execute(_HAS_PAGES, (slot,))).fetchone()
-            if row is not None and row[0]:
-                answers[slot] = await _truncate(connection, slot, retention_s)
-        return answers
-    finally:
-        await store.close(connection)
-
-
-async def run_janitor(url: str, *, stop: asyncio.Event, retention_s: float, every_s: float) -> None:
-    """Truncate what may be truncated, now and every *every_s*, until *stop*. It never fails: it tries again."""
+    janitor = _Janitor(url, upkeep, gauges)
     while not stop.is_set():
         try:
-            answers = await truncate_old_slots(url, retention_s=retention_s)
+            await janitor.tick(time.monotonic())
         except OutboxError as error:
             # Rows still fit, and events still flow: nobody must stop for this.
             log.warning("janitor could not work", reason=str(error))
-        else:
-            truncated = [slot for slot, answer in answers.items() if answer == "truncated"]
-            if truncated:
-                log.info("slots truncated", slots=truncated)
+            await janitor.close()
         try:
-            async with asyncio.timeout(every_s):
+            async with asyncio.timeout(min(_TICK_S, upkeep.every_s)):
                 await stop.wait()
         except TimeoutError:
             continue
+    await janitor.close()
 
 
-async def _truncate(connection: store.Connection, slot: int, retention_s: float) -> str:
-    answer = "busy"
-    for _ in range(_TRIES):
-        async with store.deadline(connection, _STATEMENT_S):
-            row = await (await connection.execute(_TRUNCATE, (slot, retention_s))).fetchone()
-        answer = str(row[0]) if row is not None else "busy"
-        if answer != "busy":
-            break
-        await asyncio.sleep(_TRY_EVERY_S)
-    return answer
+async def truncate_old_slots(connection: store.Connection, *, retention_s: float) -> Mapping[int, str]:
+    """Truncate every slot that may be; return what ``slots.truncate`` answered for each that was not empty."""
+    return {
+        slot: await slots.truncate(connection, slot, retention_s=retention_s, within_s=_STATEMENT_S)
+        for slot in await slots.filled(connection, within_s=_STATEMENT_S)
+    }
+
+
+async def connect(url: str) -> store.Connection:
+    """A session for the janitor's work.
+
+    Raises:
+        StoreUnavailable: the database cannot be reached.
+        WrongDatabase, SchemaMissing, ConfigError: it is not ours to use.
+    """
+    connection = await store.connect(url, store.FIXED_PLANS, connect_s=_CONNECT_S, statement_s=_STATEMENT_S)
+    try:
+        await guard.check(connection, within_s=_STATEMENT_S)
+    except BaseException:
+        await store.close(connection)
+        raise
+    return connection
+
+
+@dataclass(slots=True, eq=False)
+class _Janitor:
+    url: str
+    upkeep: Upkeep
+    gauges: Gauges
+    _connection: store.Connection | None = None
+    _due_at: float = 0.0
+    _persists: int = 0
+    _place: pruning.Place = field(default_factory=pruning.Place)
+    _kept: Mapping[int, str] = field(default_factory=dict)
+
+    async def tick(self, now: float) -> None:
+        """Do what is due by now."""
+        if self.gauges.persists - self._persists >= _PERSISTS:
+            self._persists = self.gauges.persists
+            await self._rewrite()
+        if now >= self._due_at:
+            self._due_at = now + self.upkeep.every_s
+            await self._truncate()
+            await self._prune()
+
+    async def close(self) -> None:
+        """Let the session go; the next tick opens another."""
+        connection, self._connection = self._connection, None
+        await store.close(connection)
+
+    async def _connected(self) -> store.Connection:
+        if self._connection is None:
+            self._connection = await connect(self.url)
+        return self._connection
+
+    async def _truncate(self) -> None:
+        connection = await self._connected()
+        answers = await truncate_old_slots(connection, retention_s=self.upkeep.retention_s)
+        truncated = [slot for slot, answer in answers.items() if answer == slots.TRUNCATED]
+        if truncated:
+            log.info("slots truncated", slots=truncated)
+        held = {slot: answer for slot, answer in answers.items() if answer not in _IN_ORDER}
+        for slot, answer in held.items():
+            if self._kept.get(slot) != answer:
+                log.warning("slot kept", slot=slot, reason=answer)
+        self._kept = held
+        kept = await slots.kept(connection, within_s=_STATEMENT_S)
+        gauges = self.gauges
+        gauges.slots_truncated += len(truncated)
+        gauges.slots_kept_unpublished = sum(answer == slots.UNPUBLISHED for answer in held.values())
+        gauges.slots_kept_busy = sum(answer == slots.BUSY for answer in held.values())
+        gauges.slots_kept_foreign = sum(answer == slots.FOREIGN for answer in held.values())
+        gauges.oldest_event_s = int(max((slot.oldest_s for slot in kept), default=0.0))
+
+    async def _rewrite(self) -> None:
+        connection = await self._connected()
+        for table in rewriting.TABLES:
+            if not await rewriting.is_bloated(connection, table, within_s=_STATEMENT_S):
+                continue
+            if await rewriting.rewrite(connection, table, within_s=_STATEMENT_S):
+                self.gauges.positions_rewritten += 1
+            else:
+                self.gauges.positions_busy += 1
+
+    async def _prune(self) -> None:
+        connection = await self._connected()
+        for _ in range(_KEY_BATCHES_MAX):
+            removed = await pruning.prune_keys(connection, within_s=_STATEMENT_S)
+            self.gauges.keys_pruned += removed
+            if removed < pruning.BATCH:
+                break
+            await asyncio.sleep(_PAUSE_S)
+        for _ in range(_COUNTER_BATCHES_MAX):
+            walked = await pruning.prune_counters(
+                connection, self._place, retention_s=self.upkeep.ordering_retention_s, within_s=_STATEMENT_S
+            )
+            self.gauges.counters_pruned += walked.removed
+            self._place = walked.following or pruning.Place()
+            if walked.following is None:
+                break
+            await asyncio.sleep(_PAUSE_S)
