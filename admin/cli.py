@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from admin import dead_cli, demo_cli, rebase_cli
+from admin import dead_cli, deferred_cli, demo_cli, rebase_cli
 from admin import migrate as migrations
 from admin.groups import Group, add_group, list_groups
 from admin.prompt import ask
@@ -27,6 +27,7 @@ app: Final = typer.Typer(
 )
 group_app: Final = typer.Typer(no_args_is_help=True, help="Groups: the services that each handle every event once.")
 app.add_typer(group_app, name="group")
+app.add_typer(deferred_cli.app, name="deferred")
 app.add_typer(dead_cli.app, name="dead")
 app.command("rebase")(rebase_cli.rebase)
 app.command("demo")(demo_cli.demo)

@@ -165,7 +165,7 @@ def _blocker(key: BlockedKey) -> str:
         case "dead":
             return f"dead letter {key.dead_id}: replay or discard it"
         case "elsewhere":
-            return "not here yet: see outbox-relay status"
+            return "not here yet: see outbox-relay status and outbox deferred list"
         case reason:
             return f"waits here: {reason}"
 

@@ -105,7 +105,7 @@ key: Final = Table(
     Column("expires_at", _TIME, nullable=False),
 )
 
-#: Row-level failures of one group that wait for a retry, and dead ones.
+#: Row-level failures of one group that wait for a retry, dead ones, and voids in place of those discarded.
 deferred: Final = Table(
     "deferred",
     metadata,
@@ -116,6 +116,7 @@ deferred: Final = Table(
     Column("attempts", Integer, nullable=False),
     Column("due_at", _TIME, nullable=False),
     Column("first_failed_at", _TIME, nullable=False),
+    Column("token", BigInteger),
     *_event_columns(keyed=True),
 )
 

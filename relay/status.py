@@ -60,7 +60,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deferred:
-    """Events that one group could not be sent, of one state (``retry`` or ``dead``) and category."""
+    """Events that one group could not be sent, of one state (``retry``, ``dead`` or ``void``) and category."""
 
     state: str
     category: str
@@ -151,7 +151,8 @@ def problems(status: Status, *, slow_s: float = 60.0) -> list[str]:
             if lag.oldest_s > slow_s
         ]
         found += [
-            f"{group.group}: {one.events} events could not be published and are dead ({one.category})"
+            f"{group.group}: {one.events} events could not be published and are dead ({one.category}):"
+            f" outbox deferred list --group {group.group}"
             for one in group.deferred
             if one.state == "dead"
         ]

@@ -5,25 +5,27 @@ Every published row ends here: confirmed, given back and sent again, or failed a
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, assert_never
 from uuid import UUID
 
 import structlog
 
 from outbox.backoff import Jitter, backoff_s
+from outbox.naming import Lane
 from relay.decide.flight import AllWell, BrokerSilent, LanesSilent
 from relay.decide.holdings import Holdings
 from relay.decide.pieces import Piece, Retry, Sent, Stream
 from relay.engine.directory import Answer
 from relay.gauges import Gauges
 from relay.limits import Limits
-from relay.log.deferred import FailedAgain, Failure, fate
+from relay.log.deferred import FailedAgain, Failure, State, fate
 from relay.log.positions import Findings
 from relay.ports import Category, Confirmed, Failed, LaneFault, Nacked, Settlement
 
 log = structlog.get_logger(__name__)
 
+_SAID: Final = {State.RETRY: "event deferred", State.DEAD: "event dead", State.VOID: "void deferred"}
 _NACK_BASE_S: Final = 0.05
 _NACK_CAP_S: Final = 10.0
 _FAULT_BASE_S: Final = 1.0
@@ -53,8 +55,8 @@ class Outcomes:
         self._failures: list[Failure] = []
         self._failed_again: list[FailedAgain] = []
         self._published_deferred: list[tuple[str, UUID]] = []
-        self.retrying: dict[tuple[str, UUID], bool] = {}
-        """Deferred events with the broker, or settled and not yet persisted; True once settled."""
+        self.unsettled_retries = 0
+        """How many deferred events are with the broker."""
         self.has_news = False
         """Whether anything was settled since ``findings``."""
 
@@ -139,25 +141,16 @@ class Outcomes:
         self.has_news = False
         return findings
 
-    def persisted(self, findings: Findings) -> None:
-        """*findings* are stored: a deferred event among them may be found due again."""
-        for group, event_id in findings.published_deferred:
-            self.retrying.pop((group, event_id), None)
-        for failed in findings.failed_again:
-            self.retrying.pop((failed.group, failed.event_id), None)
-
     def forget(self, streams: Sequence[Stream], gone: Sequence[Sent]) -> None:
         """These lanes are no longer ours to hold, nor what is *gone* with them to settle."""
         for stream in streams:
             self._held.pop(stream, None)
-        for sent in gone:
-            if isinstance(sent.origin, Retry):
-                self.retrying.pop((sent.stream.lane.group, sent.row.event.id), None)
+        self.unsettled_retries -= sum(isinstance(sent.origin, Retry) for sent in gone)
 
     @property
-    def unsettled_retries(self) -> int:
-        """How many deferred events are with the broker."""
-        return sum(not is_settled for is_settled in self.retrying.values())
+    def waiting(self) -> Collection[Lane]:
+        """The lanes that are held."""
+        return [stream.lane for stream in self._held]
 
     @property
     def held(self) -> int:
@@ -187,11 +180,11 @@ class Outcomes:
         sent.stream.outstanding -= 1
         self.has_news = True
         if isinstance(sent.origin, Retry):
-            key = sent.stream.lane.group, sent.row.event.id
-            self.retrying[key] = True
+            self.unsettled_retries -= 1
             if is_published:
-                self._published_deferred.append(key)
-                self._gauges.retried += 1
+                self._published_deferred.append((sent.stream.lane.group, sent.row.event.id))
+                self._gauges.voids += sent.row.event.is_void
+                self._gauges.retried += not sent.row.event.is_void
 
     def _ended(self, settlement: Settlement, now: float) -> Sent | None:
         """The row whose end *settlement* is; None if it goes on, or was published anew since."""
@@ -234,11 +227,13 @@ class Outcomes:
     def _write_down(self, sent: Sent, category: Category, reason: str) -> None:
         stream, event = sent.stream, sent.row.event
         attempts = 1 + (sent.origin.attempts if isinstance(sent.origin, Retry) else 0)
-        ahead = fate(category, attempts=attempts, attempts_max=self._limits.attempts, rng=self._rng)
+        ahead = fate(
+            category, attempts=attempts, attempts_max=self._limits.attempts, is_void=event.is_void, rng=self._rng
+        )
         self._gauges.deferred += 1
         self._gauges.dead += ahead.is_dead
         log.warning(
-            "event dead" if ahead.is_dead else "event deferred",
+            _SAID[ahead.state],
             event_id=str(event.id),
             tenant=event.tenant,
             group=stream.lane.group,

@@ -19,7 +19,7 @@ from relay.engine.outcomes import Outcomes
 from relay.engine.reader import Reader
 from relay.gauges import Gauges
 from relay.limits import Limits
-from relay.log.deferred import DueEvent
+from relay.log.deferred import Claimed, Due
 from relay.ports import Outgoing, Publisher
 
 log = structlog.get_logger(__name__)
@@ -140,20 +140,31 @@ class Sender:
         if batch:
             await self._send(batch)
 
-    async def retry(self, due: Sequence[DueEvent]) -> None:
-        """Publish deferred events whose time has come; those whose lane must wait are left for the next look."""
-        batch: list[Sent] = []
+    def choose(self, due: Sequence[Due]) -> Sequence[Due]:
+        """Those of *due* that may be published now; what must wait is left for the next look."""
+        room, room_bytes = self._limits.window - self._backlog.unpersisted, self._limits.batch_bytes
+        chosen: list[Due] = []
         for one in due:
             stream = self._backlog.stream_of(one.lane, tenant_hash=one.tenant_hash, bucket=one.bucket)
-            key = one.lane.group, one.event.id
-            if key in self._outcomes.retrying or stream.held_until is not None or not self.has_room:
+            if stream.held_until is not None or self._is_leaving(stream):
                 continue
             if self._is_leaving(stream):
                 continue
             if not self._directory.is_declared(one.lane):
                 self._directory.want(stream)
                 continue
-            self._outcomes.retrying[key] = False
+            room_bytes -= one.payload_bytes
+            if len(chosen) >= room or (chosen and room_bytes < 0):
+                break
+            chosen.append(one)
+        return chosen
+
+    async def retry(self, claimed: Sequence[Claimed]) -> None:
+        """Publish deferred events that were claimed."""
+        batch: list[Sent] = []
+        for one in claimed:
+            stream = self._backlog.stream_of(one.lane, tenant_hash=one.tenant_hash, bucket=one.bucket)
+            self._outcomes.unsettled_retries += 1
             self._backlog.unpersisted += 1
             stream.outstanding += 1
             batch.append(Sent(Row(0, one.event), stream, Retry(one.attempts)))

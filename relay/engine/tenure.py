@@ -164,11 +164,20 @@ class Tenure:
         self._polled_at = self._looked_at = -math.inf
 
     async def _retry_deferred(self) -> None:
-        # Those under way are still in the table: ask for as many more.
-        rows_max = self._limits.chunk + len(self._outcomes.retrying)
+        limits = self._limits
         async with self._sessions.writing() as connection:
-            due = await deferred.due(connection, self.token, rows_max=rows_max, within_s=self._limits.wait_s)
-        await self._sender.retry(due)
+            due = await deferred.due(
+                connection,
+                self.token,
+                waiting=self._outcomes.waiting,
+                rows_max=limits.chunk,
+                within_s=limits.wait_s,
+            )
+            chosen = self._sender.choose(due)
+            if not chosen:
+                return
+            claimed = await deferred.claim(connection, self.token, chosen, within_s=limits.wait_s)
+        await self._sender.retry(claimed)
 
     async def _listen(self, stop: asyncio.Event) -> None:
         """Wait for the broker's answers, or for what comes first by the clock."""

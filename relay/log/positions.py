@@ -13,7 +13,7 @@ from uuid import UUID
 
 from outbox.errors import LeaseLost
 from relay.decide.backlog import Positions
-from relay.log.deferred import FailedAgain, Failure, delete_published, write_failed_again, write_failures
+from relay.log.deferred import FailedAgain, Failure, delete_published, unclaim, write_failed_again, write_failures
 from relay.log.leases import give_up
 from relay.log.store import Connection, deadline
 
@@ -80,7 +80,7 @@ async def persist(
         if found != owned:
             raise LeaseLost(f"buckets: want {owned} under this relay's token, got {found}")
         async with connection.pipeline():
-            await _write_findings(connection, findings)
+            await _write_findings(connection, token, findings)
             await _write_streams(connection, positions)
             for base, moved in groupby(positions.bases, key=lambda one: one[2]):
                 places = [(group, bucket) for group, bucket, _ in moved]
@@ -88,17 +88,18 @@ async def persist(
                     _MOVE, (base, [group for group, _ in places], [bucket for _, bucket in places])
                 )
             if given_up:
+                await unclaim(connection, token, given_up)
                 await give_up(connection, given_up)
 
 
-async def _write_findings(connection: Connection, findings: Findings) -> None:
+async def _write_findings(connection: Connection, token: int, findings: Findings) -> None:
     # Before the streams: the positions written below go past these events.
     if findings.failures:
         await write_failures(connection, findings.failures)
     if findings.failed_again:
-        await write_failed_again(connection, findings.failed_again)
+        await write_failed_again(connection, token, findings.failed_again)
     if findings.published_deferred:
-        await delete_published(connection, findings.published_deferred)
+        await delete_published(connection, token, findings.published_deferred)
 
 
 async def _write_streams(connection: Connection, positions: Positions) -> None:

@@ -42,7 +42,7 @@ WITH s AS MATERIALIZED (
 SELECT CASE WHEN e.seq IS NULL OR e.seq = t.first_seq THEN s.hi::text END, t.is_large,
        %(look)s::boolean AND EXISTS (SELECT FROM outbox.scheduled WHERE due_at <= statement_timestamp()),
        %(look)s::boolean AND EXISTS (
-           SELECT FROM outbox.deferred WHERE state = 'retry' AND due_at <= statement_timestamp()),
+           SELECT FROM outbox.deferred WHERE state <> 'dead' AND due_at <= statement_timestamp()),
        %(look)s::boolean AND (
            EXISTS (SELECT FROM outbox.bucket WHERE token <> %(token)s::bigint AND expires_at < statement_timestamp())
            OR %(relays)s::integer <> (

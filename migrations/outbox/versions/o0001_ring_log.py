@@ -112,16 +112,20 @@ CREATE TABLE outbox.stream (
 
 CREATE TABLE outbox.deferred (
     group_name text NOT NULL REFERENCES outbox.consumer_group ON DELETE CASCADE,
-    state text NOT NULL CHECK (state IN ('retry', 'dead')),
+    state text NOT NULL CHECK (state IN ('retry', 'dead', 'void')),
     category text NOT NULL,
     reason text NOT NULL,
     attempts integer NOT NULL,
     due_at timestamptz NOT NULL,
     first_failed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Of the relay that is sending it, for as long as its bucket's lease carries the same.
+    token bigint,
     {_EVENT_COLUMNS},
+    CHECK (state <> 'void' OR ordering_key IS NOT NULL),
     PRIMARY KEY (group_name, id)
 );
-CREATE INDEX deferred_due ON outbox.deferred (due_at) WHERE state = 'retry';
+CREATE INDEX deferred_due ON outbox.deferred (due_at) WHERE state <> 'dead';
+CREATE INDEX deferred_claimed ON outbox.deferred (token) WHERE token IS NOT NULL;
 
 CREATE TABLE outbox.lane (
     group_name text NOT NULL REFERENCES outbox.consumer_group ON DELETE CASCADE,

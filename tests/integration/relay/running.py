@@ -94,11 +94,12 @@ async def running(
     limits: Limits = QUICK,
     publisher: Both | None = None,
     is_listening: bool = False,
+    buckets: int = 64,
 ) -> AsyncIterator[Running]:
     """A relay that owns everything; crashed at the end unless it was stopped."""
     relay = start(url, publisher or MemoryPublisher(broker), limits=limits, is_listening=is_listening)
     try:
-        await relay.owns()
+        await relay.owns(buckets)
         yield relay
     finally:
         await relay.crash()

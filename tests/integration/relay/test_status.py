@@ -80,3 +80,31 @@ async def test_status_as_json_and_as_text_say_the_same(url: str, app: App) -> No
     Console(file=text, width=200).print(render(found))
     for problem in told["problems"]:
         assert problem in text.getvalue()
+
+
+async def test_deferred_events_are_counted_by_state_and_category(url: str, app: App) -> None:
+    emit(app, "a", count=7)
+    app.execute(
+        """insert into outbox.deferred (group_name, state, category, reason, attempts, due_at, id, bucket, tier, tenant,
+               tenant_hash, type, data_version, source, content_type, payload, ordering_key, key_number)
+           select 'default', (array['retry', 'dead', 'void'])[1 + seq % 3],
+               (array['forbidden', 'unroutable'])[1 + seq % 2], 'r', 1, now(), id, bucket, tier, tenant, tenant_hash, type, data_version, source, content_type, payload,
+               'key', seq
+           from (select row_number() over (order by seq) - 1 as seq, id, bucket, tier, tenant, tenant_hash, type,
+                     data_version, source, content_type, payload from outbox.event) e"""
+    )
+    app.commit()
+    found = await status.read(url)
+    assert {(one.state, one.category): one.events for one in found.groups[0].deferred} == {
+        ("retry", "forbidden"): 2,
+        ("dead", "unroutable"): 1,
+        ("void", "forbidden"): 1,
+        ("retry", "unroutable"): 1,
+        ("dead", "forbidden"): 1,
+        ("void", "unroutable"): 1,
+    }
+    dead = [problem for problem in status.problems(found) if "dead" in problem]
+    assert dead == [
+        f"default: 1 events could not be published and are dead ({category}): outbox deferred list --group default"
+        for category in ("forbidden", "unroutable")
+    ]

@@ -7,7 +7,7 @@ from outbox.errors import ConfigError
 from outbox.shell.settings import load
 from relay.decide.cadence import poll_interval_s
 from relay.limits import Limits
-from relay.log.deferred import fate
+from relay.log.deferred import State, fate
 from relay.ports import Category
 from relay.settings import PREFIX, RelaySettings
 
@@ -29,13 +29,22 @@ def test_looks_between_two_events_are_few_however_far_apart_they_are() -> None:
 
 def test_an_event_is_retried_with_growing_waits_and_dead_after_its_last_attempt() -> None:
     rng = random.Random(1)
-    fates = [fate(Category.UNROUTABLE, attempts=number, attempts_max=5, rng=rng) for number in range(1, 6)]
+    fates = [
+        fate(Category.UNROUTABLE, attempts=number, attempts_max=5, is_void=False, rng=rng) for number in range(1, 6)
+    ]
     assert [one.state for one in fates] == ["retry"] * 4 + ["dead"]
     assert all(low.delay_s < high.delay_s for low, high in pairwise(fates[:4]))
 
 
 def test_an_event_that_is_too_large_is_dead_at_once_since_no_later_try_can_end_otherwise() -> None:
-    assert fate(Category.TOO_LARGE, attempts=1, attempts_max=5, rng=random.Random(1)).is_dead
+    assert fate(Category.TOO_LARGE, attempts=1, attempts_max=5, is_void=False, rng=random.Random(1)).is_dead
+
+
+@pytest.mark.parametrize("category", Category)
+def test_a_void_is_tried_again_until_it_is_published_since_nothing_else_moves_its_key(category: Category) -> None:
+    again = fate(category, attempts=1_000, attempts_max=5, is_void=True, rng=random.Random(1))
+    assert again.state is State.VOID
+    assert 0 < again.delay_s <= 15 * 60
 
 
 def test_the_settings_defaults_are_the_engines() -> None:

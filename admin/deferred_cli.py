@@ -1,0 +1,301 @@
+"""``outbox deferred``: see events that could not be published, have them tried again, or let them go."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import Annotated, Final, Literal
+from uuid import UUID
+
+import typer
+from rich.table import Table
+
+from admin import audit
+from admin.audit import Actor, named
+from admin.groups import list_groups
+from admin.prompt import ask
+from admin.settings import database_url
+from outbox.errors import ConfigError
+from outbox.shell.console import console
+from outbox.shell.database import Connection, connect, store_errors
+from outbox.shell.logs import harmless
+from relay.log import deferred_list, resolve
+from relay.log.deferred import State
+from relay.log.deferred_list import DeferredFilter, DeferredSummary, matching
+from relay.log.resolve import Resolved
+from relay.ports import Category as CategoryOf
+
+app: Final = typer.Typer(
+    no_args_is_help=True, help="Events that one group could not be sent: list, show, retry, discard."
+)
+
+Ids = Annotated[list[UUID] | None, typer.Argument(metavar="[ID]...", help="Which events; or give a filter.")]
+Group = Annotated[str | None, typer.Option("--group", "-g", help="Only what this group was to be sent.")]
+Tenant = Annotated[str | None, typer.Option(help="Only this tenant's.")]
+EventType = Annotated[str | None, typer.Option("--type", help="Only events of this type.")]
+Category = Annotated[CategoryOf | None, typer.Option(help="Only those that failed in this way.")]
+InState = Annotated[State | None, typer.Option("--state", help="Only those in this state.")]
+Limit = Annotated[int, typer.Option(min=1, max=10_000, help="At most this many, oldest first.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say which they are.")]
+Everything = Annotated[bool, typer.Option("--all", help="All there are.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+# Without ids, those that may still be published are no more discarded by accident than what is discarded already.
+_DEAD: Final = (State.DEAD,)
+_UNPUBLISHED: Final = (State.RETRY, State.DEAD)
+
+
+@app.command("list")
+def list_events(
+    *,
+    group: Group = None,
+    tenant: Tenant = None,
+    event_type: EventType = None,
+    category: Category = None,
+    state: InState = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many, newest first.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List deferred events, the latest to fail first: whose, what and why. No payloads."""
+    wanted = DeferredFilter(
+        group=group, tenant=tenant, type=event_type, category=category, states=_states(state, tuple(State))
+    )
+    events = asyncio.run(_list(wanted, limit))
+    if as_json:
+        typer.echo(json.dumps([_plain(one) for one in events], default=str))
+    elif events:
+        console().print(_table(events))
+    else:
+        typer.echo("no deferred events" if group is None else f"no deferred events of group {group}")
+
+
+@app.command()
+def show(
+    event_id: Annotated[UUID, typer.Argument(metavar="ID", help="The id that `outbox deferred list` prints.")],
+    *,
+    group: Group = None,
+    payload: Annotated[bool, typer.Option("--payload", help="Print the payload too.")] = False,
+) -> None:
+    """Show one deferred event whole, as JSON; its payload only when asked for."""
+    typer.echo(json.dumps(asyncio.run(_show(event_id, group, with_payload=payload)), default=str, indent=2))
+
+
+@app.command("retry")
+def retry_events(  # noqa: PLR0913 - a command's options are its arguments
+    ids: Ids = None,
+    *,
+    group: Group = None,
+    tenant: Tenant = None,
+    event_type: EventType = None,
+    category: Category = None,
+    state: InState = None,
+    limit: Limit = 1000,
+    actor: Actor = None,
+    dry_run: DryRun = False,
+    everything: Everything = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have deferred events published as soon as a relay can, from their first attempt on, the dead ones too."""
+    wanted = _filter(ids, group, tenant, event_type, category, _states(state, tuple(State)), everything=everything)
+    if dry_run:
+        _miss(wanted, _would("retry", wanted, limit, as_json=as_json))
+        return
+    resolved = asyncio.run(
+        _decide(
+            lambda connection: resolve.retry(connection, wanted, limit=limit),
+            action="deferred.retry",
+            group=group,
+            actor=named(actor),
+        )
+    )
+    _tell(f"{len(resolved.retried)} are due now", wanted, resolved, as_json=as_json)
+
+
+@app.command("discard")
+def discard_events(  # noqa: PLR0913 - a command's options are its arguments
+    ids: Ids = None,
+    *,
+    group: Group = None,
+    tenant: Tenant = None,
+    event_type: EventType = None,
+    category: Category = None,
+    state: InState = None,
+    limit: Limit = 1000,
+    actor: Actor = None,
+    dry_run: DryRun = False,
+    everything: Everything = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let deferred events go: they are never published. Where one has an ordering key, a void moves the key on.
+
+    Given by a filter, those that are still retried stay, unless --state says so.
+    """
+    if state is State.VOID:
+        raise typer.BadParameter("--state: want retry or dead, got void: these are discarded already")
+    states = _states(state, _UNPUBLISHED if ids else _DEAD)
+    wanted = _filter(ids, group, tenant, event_type, category, states, everything=everything)
+    events = _would("discard", wanted, limit, as_json=as_json and dry_run, is_quiet=as_json and not dry_run)
+    if dry_run or not events:
+        _miss(wanted, events)
+        return
+    if not yes:
+        ask(f"Never publish {'it' if len(events) == 1 else f'these {len(events)}'}?")
+    resolved = asyncio.run(
+        _decide(
+            lambda connection: resolve.discard(connection, wanted, limit=limit),
+            action="deferred.discard",
+            group=group,
+            actor=named(actor),
+        )
+    )
+    done = f"{len(resolved.removed) + len(resolved.voids)} discarded, {len(resolved.voids)} of them leave a void"
+    _tell(done, wanted, resolved, as_json=as_json)
+
+
+def _states(given: State | None, otherwise: tuple[State, ...]) -> tuple[State, ...]:
+    return otherwise if given is None else (given,)
+
+
+def _filter(
+    ids: Sequence[UUID] | None,
+    group: str | None,
+    tenant: str | None,
+    event_type: str | None,
+    category: CategoryOf | None,
+    states: tuple[State, ...],
+    *,
+    everything: bool,
+) -> DeferredFilter:
+    if not (ids or group or tenant or event_type or category or everything):
+        raise typer.BadParameter("want ids, a filter or --all, got nothing")
+    return DeferredFilter(
+        group=group,
+        ids=tuple(ids) if ids else None,
+        tenant=tenant,
+        type=event_type,
+        category=category,
+        states=states,
+    )
+
+
+def _would(verb: str, wanted: DeferredFilter, limit: int, *, as_json: bool, is_quiet: bool = False) -> set[UUID]:
+    events = asyncio.run(_list(wanted, limit))
+    if as_json:
+        typer.echo(json.dumps([_plain(one) for one in events], default=str))
+    elif not is_quiet:
+        typer.echo(f"would {verb} {len(events)}")
+        if events:
+            console().print(_table(events))
+    return {one.id for one in events}
+
+
+def _tell(done: str, wanted: DeferredFilter, resolved: Resolved, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(asdict(resolved), default=str))
+    else:
+        for refusal in resolved.refused:
+            typer.echo(f"{refusal.id} of group {refusal.group} stays: {refusal.because}")
+        typer.echo(f"{done}; {len(resolved.refused)} refused")
+    decided = {one.id for one in (*resolved.retried, *resolved.removed, *resolved.voids)}
+    _miss(wanted, decided | {one.id for one in resolved.refused})
+
+
+def _miss(wanted: DeferredFilter, found: Collection[UUID]) -> None:
+    """Complain of the ids that were given and not *found*."""
+    missing = set(wanted.ids or ()) - set(found)
+    if missing:
+        states = " or ".join(state.value for state in wanted.states)
+        names = ", ".join(sorted(map(str, missing)))
+        raise ConfigError(f"want deferred events ({states}), got no such, or published meanwhile: {names}")
+
+
+async def _list(wanted: DeferredFilter, limit: int) -> list[DeferredSummary]:
+    async with _connected() as connection:
+        events = await matching(connection, wanted, limit=limit)
+        if not events and wanted.group is not None:
+            await _check_known(connection, wanted.group)
+        return events
+
+
+async def _check_known(connection: Connection, group: str) -> None:
+    known = [one.name for one in await list_groups(connection)]
+    if group not in known:
+        raise ConfigError(f"group: want one of {', '.join(known)}, got {group[:80]!r}")
+
+
+async def _show(event_id: UUID, group: str | None, *, with_payload: bool) -> dict[str, object]:
+    async with _connected() as connection:
+        found = await matching(connection, DeferredFilter(group=group, ids=(event_id,)), limit=100)
+        if not found:
+            raise ConfigError(f"show: want the id of a deferred event, got {event_id}, which is none")
+        if len(found) > 1:
+            groups = ", ".join(sorted(one.group for one in found))
+            raise ConfigError(f"show: want --group, since it is deferred in several: {groups}")
+        event = await deferred_list.event(connection, found[0].group, event_id)
+    shown = _plain(found[0])
+    if event is not None:
+        shown |= {
+            "data_version": event.data_version,
+            "source": event.source,
+            "content_type": event.content_type,
+            "time": event.time,
+            "ledger_time": event.ledger_time,
+            "idempotency_key": event.idempotency_key,
+            "actor": event.actor,
+            "causation_id": event.causation_id,
+            "correlation_id": event.correlation_id,
+            "traceparent": event.traceparent,
+        }
+        if with_payload:
+            shown["payload"] = event.payload.decode(errors="backslashreplace")
+    return shown
+
+
+async def _decide(
+    decide: Callable[[Connection], Awaitable[Resolved]], *, action: str, group: str | None, actor: str
+) -> Resolved:
+    """Decide and write the audit's row, both or neither."""
+    async with _connected() as connection, connection.transaction():
+        resolved = await decide(connection)
+        detail = json.loads(json.dumps(asdict(resolved), default=str))
+        await audit.record(connection, actor=actor, action=action, group=group, detail=detail)
+        return resolved
+
+
+@asynccontextmanager
+async def _connected() -> AsyncIterator[Connection]:
+    async with await connect(database_url(), application_name="outbox") as connection:
+        with store_errors():
+            yield connection
+
+
+def _plain(one: DeferredSummary) -> dict[str, object]:
+    """*one* for JSON: tier and category by name, as everywhere else."""
+    return asdict(one) | {"tier": one.tier.label, "category": one.category.value}
+
+
+def _table(events: Sequence[DeferredSummary]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("id", "group", "state", "failed at", "tenant", "tier", "type", "category", "attempts", "next", "why"):
+        justify: Literal["left", "right"] = "right" if name == "attempts" else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name in {"id", "state", "tier", "category"})
+    for one in events:
+        table.add_row(
+            str(one.id),
+            *(harmless(text) for text in (one.group, one.state.value)),
+            one.first_failed_at.strftime("%Y-%m-%d %H:%M:%S"),
+            *(harmless(text) for text in (one.tenant, one.tier.label, one.type, one.category.value)),
+            str(one.attempts),
+            _next(one),
+            harmless(one.reason),
+        )
+    return table
+
+
+def _next(one: DeferredSummary) -> str:
+    """When it is tried next."""
+    if one.is_claimed:
+        return "now"
+    return "-" if one.state is State.DEAD else one.due_at.strftime("%Y-%m-%d %H:%M:%S")
