@@ -15,10 +15,12 @@ from tests.support.databases import fresh_database
 from tests.support.processes import Processes
 from tests.support.rabbit import RabbitNode
 from tests.support.services import (
+    Dump,
     GivenRabbit,
     Postgres,
     Rabbit,
     Report,
+    find_dump,
     find_faulty_rabbit,
     find_postgres,
     find_rabbit,
@@ -141,6 +143,12 @@ def faulty_postgres(_faulty_postgres_node: PostgresNode) -> PostgresNode:
     """A running PostgreSQL node, shared with this module's tests alone, that they may stop, kill and restart."""
     _faulty_postgres_node.start()
     return _faulty_postgres_node
+
+
+@pytest.fixture(scope="session")
+def dump(report: Report) -> Dump:
+    """Programs that save and restore databases of private nodes."""
+    return _started(lambda: find_dump(report))
 
 
 # ------------------------------------------------------------------ RabbitMQ

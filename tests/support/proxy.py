@@ -74,6 +74,10 @@ class Proxy:
             client.transport.abort()
             server.transport.abort()
 
+    def lead_to(self, port: int) -> None:
+        """Forward new connections to *port* of the same host; those that stand stay where they are."""
+        self._target = (self._target[0], port)
+
     def freeze(self) -> None:
         """Forward nothing and close nothing, as a network does that drops every packet, until ``thaw``."""
         self._flowing.clear()

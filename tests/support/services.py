@@ -7,8 +7,11 @@ import os
 import secrets
 import shutil
 import socket
+import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -24,6 +27,7 @@ POSTGRES_VARIABLES = ("TEST_DATABASE_URL", "DATABASE_URL")
 RABBIT_VARIABLES = ("TEST_RABBITMQ_URL", "RABBITMQ_URL")
 MANAGEMENT_VARIABLE = "TEST_RABBITMQ_MANAGEMENT_URL"
 ADD_RABBIT = "apt-get install rabbitmq-server (or set RABBITMQ_URL, or start Docker)"
+ADD_DUMP = "apt-get install postgresql-client, of the server's version, where its binaries are"
 ADD_POSTGRES = "pip install 'fairpost[demo]' (or set DATABASE_URL, or start Docker)"
 
 
@@ -210,6 +214,42 @@ def start_private_rabbit() -> RabbitNode:
         node.close()
         raise
     return node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dump:
+    """PostgreSQL's own programs to save a database and to restore it."""
+
+    directory: Path
+
+    def restored(self, source: str, target: str) -> None:
+        """Save the database at *source* and restore it into the empty one at *target*."""
+        with tempfile.TemporaryDirectory(prefix="fairpost-dump-") as directory:
+            archive = str(Path(directory) / "archive")
+            for command in (
+                ["pg_dump", "--format=custom", f"--file={archive}", f"--dbname={source}"],
+                ["pg_restore", "--exit-on-error", "--no-owner", f"--dbname={target}", archive],
+            ):
+                path = str(self.directory / command[0])
+                done = subprocess.run([path, *command[1:]], capture_output=True, text=True, check=False, timeout=120)
+                assert done.returncode == 0, done.stderr
+
+
+def find_dump(report: Report) -> Dump:
+    """The programs that go with a private node.
+
+    Raises:
+        Missing: its binaries came without them.
+    """
+    what = "pg_dump and pg_restore"
+    try:
+        directory = find_binaries().directory
+        if not all((directory / name).exists() for name in ("pg_dump", "pg_restore")):
+            raise Missing(f"want them beside the server's binaries in {directory}, found none")
+    except OutboxError as error:
+        raise _missing(report, what, error, name="", adds=ADD_DUMP) from error
+    report.servers[what] = f"in {directory}"
+    return Dump(directory=directory)
 
 
 def find_faulty_rabbit(report: Report) -> "RabbitNode | containers.RabbitContainer":

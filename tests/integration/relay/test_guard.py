@@ -1,8 +1,6 @@
 """Positions mean something in one database, on one timeline, and on a primary: elsewhere the relay refuses to start."""
 
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -13,6 +11,7 @@ from outbox.errors import SchemaMissing, WrongDatabase
 from outbox.inprocess import InProcessBroker
 from relay.limits import Limits
 from relay.log.sessions import opened
+from tests.integration.relay.copies import copied, same
 from tests.integration.relay.running import App, running
 from tests.support.databases import fresh_database
 from tests.support.services import Postgres
@@ -76,23 +75,10 @@ def standby(faulty_postgres: PostgresNode) -> Iterator[str]:
     with psycopg.connect(faulty_postgres.dsn(), autocommit=True) as connection:
         connection.execute("drop database if exists relay_guard")
         connection.execute("create database relay_guard")
-    migrate.upgrade(faulty_postgres.dsn("relay_guard"), chains=("outbox",))
-    node = PostgresNode(binaries=faulty_postgres.binaries, durable=False)
-    copy_cluster(faulty_postgres, node.data)
-    node.start()
-    # It has its primary's files, and so the password in them.
-    yield faulty_postgres.dsn("relay_guard").replace(f":{faulty_postgres.port}/", f":{node.port}/")
-    node.close()
-
-
-def copy_cluster(primary: PostgresNode, target: Path) -> None:
-    """Make *target* a standby of *primary*, by copying its files while it stands still."""
-    primary.stop()
-    for path in target.iterdir():
-        subprocess.run(["rm", "-rf", str(path)], check=True)
-    subprocess.run(["cp", "-a", f"{primary.data}/.", str(target)], check=True)
-    (target / "standby.signal").touch()
-    primary.start()
+    url = faulty_postgres.dsn("relay_guard")
+    migrate.upgrade(url, chains=("outbox",))
+    with copied(faulty_postgres, signal="standby") as node:
+        yield same(url, node, here=faulty_postgres)
 
 
 async def test_a_standby_is_refused_and_so_is_the_one_it_becomes(standby: str) -> None:
