@@ -4,16 +4,19 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
 
-from admin import dead_cli, deferred_cli, demo_cli, rebase_cli
+from admin import dead_cli, deferred_cli, demo_cli, rebase_cli, replay_cli
 from admin import migrate as migrations
-from admin.groups import Group, add_group, list_groups
+from admin.audit import Actor, named
+from admin.groups import Group, add_group, add_past_group, list_groups
 from admin.prompt import ask
 from admin.settings import database_url
+from admin.times import moment
 from outbox.errors import ConfigError
 from outbox.naming import check_group
 from outbox.shell.database import connect
@@ -29,6 +32,7 @@ group_app: Final = typer.Typer(no_args_is_help=True, help="Groups: the services 
 app.add_typer(group_app, name="group")
 app.add_typer(deferred_cli.app, name="deferred")
 app.add_typer(dead_cli.app, name="dead")
+app.add_typer(replay_cli.app, name="replay")
 app.command("rebase")(rebase_cli.rebase)
 app.command("demo")(demo_cli.demo)
 
@@ -79,14 +83,25 @@ def migrate(
 
 
 @group_app.command("add")
-def group_add(name: Annotated[str, typer.Argument(help="1..63 of a-z, 0-9, _ and -.")]) -> None:
-    """Let a new group read the log: every event committed from now on."""
+def group_add(
+    name: Annotated[str, typer.Argument(help="1..63 of a-z, 0-9, _ and -.")],
+    *,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Start in the past, as 2026-11-29T12:00:00Z or oldest.")
+    ] = None,
+    actor: Actor = None,
+) -> None:
+    """Let a new group read the log: every event committed from now on, or all that the log has since TIME."""
     try:
         check_group(name)
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
-    asyncio.run(_add(name))
-    typer.echo(f"group {name} reads every event committed from now on")
+    if start is None:
+        asyncio.run(_add(name, actor=named(actor)))
+        typer.echo(f"group {name} reads every event committed from now on")
+        return
+    since = asyncio.run(_add_past(name, moment("--from", start), actor=named(actor)))
+    typer.echo(f"group {name} reads every event from {since.astimezone(UTC):%Y-%m-%d %H:%M:%S %Z} on")
 
 
 @group_app.command("list")
@@ -106,9 +121,14 @@ def main() -> None:
     run_cli(app, name="outbox")
 
 
-async def _add(name: str) -> None:
+async def _add(name: str, *, actor: str) -> None:
     async with await connect(database_url(), application_name="outbox") as connection:
-        await add_group(connection, name)
+        await add_group(connection, name, actor=actor)
+
+
+async def _add_past(name: str, since: datetime | None, *, actor: str) -> datetime:
+    async with await connect(database_url(), application_name="outbox") as connection:
+        return await add_past_group(connection, name, since=since, actor=actor)
 
 
 async def _list() -> list[Group]:

@@ -7,9 +7,11 @@ from datetime import datetime
 
 from psycopg import errors
 
+from admin.audit import named, record
 from outbox.errors import ConfigError, WrongDatabase
 from outbox.naming import check_group
 from outbox.shell.database import Connection, store_errors
+from relay.log.replay_requests import bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,19 +22,40 @@ class Group:
     started_at: datetime
 
 
-async def add_group(connection: Connection, name: str) -> None:
-    """Let *name* read every event committed from now on.
+async def add_group(connection: Connection, name: str, *, actor: str | None = None) -> None:
+    """Let *name* read every event committed from now on. *actor*: who asks, for the audit; the login if None.
 
     Raises:
         ConfigError: *name* cannot be a group's, or there is one already.
         WrongDatabase: the stored positions are of another database.
     """
     check_group(name)
-    try:
-        with store_errors(), _origin_errors(name):
+    with store_errors(), _refusals(name):
+        async with connection.transaction():
             await connection.execute("SELECT outbox.add_group(%s)", (name,))
-    except errors.UniqueViolation:
-        raise ConfigError(f"group {name}: want a new name, got one that reads the log already") from None
+            await record(connection, actor=named(actor), action="group.add", group=name, detail={})
+
+
+async def add_past_group(
+    connection: Connection, name: str, *, since: datetime | None, actor: str | None = None
+) -> datetime:
+    """Let *name* read every event with a ledger time of *since* or later; None is all that the log keeps whole.
+
+    Returns since when it reads.
+
+    Raises:
+        ConfigError: as ``add_group``, or the log does not keep all events since then.
+        WrongDatabase: the stored positions are of another database.
+    """
+    check_group(name)
+    with store_errors(), _refusals(name):
+        async with connection.transaction():
+            started_at = since or (await bounds(connection)).oldest
+            await connection.execute("SELECT outbox.add_group(%s, %s)", (name, started_at))
+            await record(
+                connection, actor=named(actor), action="group.add", group=name, detail={"from": started_at.isoformat()}
+            )
+    return started_at
 
 
 async def list_groups(connection: Connection) -> list[Group]:
@@ -46,9 +69,13 @@ async def list_groups(connection: Connection) -> list[Group]:
 
 
 @contextlib.contextmanager
-def _origin_errors(name: str) -> Iterator[None]:
+def _refusals(name: str) -> Iterator[None]:
     try:
         yield
+    except errors.UniqueViolation:
+        raise ConfigError(f"group {name}: want a new name, got one that reads the log already") from None
+    except errors.DatetimeFieldOverflow as error:
+        raise ConfigError(str(error.diag.message_primary)) from None
     except errors.ObjectNotInPrerequisiteState as error:
         said = error.diag.message_primary
         raise WrongDatabase(f"group {name}: {said}; stop the apps and run 'outbox rebase'") from None

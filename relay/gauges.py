@@ -40,6 +40,8 @@ class Gauges:
     voids: int = 0
     """Those published in place of discarded events."""
     scheduled_moved: int = 0
+    replayed: int = 0
+    """Events that were published again because somebody asked for it."""
     wakes: int = 0
     surveys: int = 0
     persists: int = 0

@@ -16,6 +16,7 @@ from outbox.shell.signals import Stop
 from outbox.shell.startup import are_reachable
 from relay.engine.janitor import run_janitor
 from relay.engine.loop import run_relay
+from relay.engine.replayer import run_replays
 from relay.gauges import Gauges
 from relay.log import slots
 from relay.log.sessions import opened
@@ -83,13 +84,16 @@ async def _work(settings: RelaySettings, gauges: Gauges, stop: asyncio.Event) ->
         return
     url, publisher = settings.database_url.get_secret_value(), _publisher(settings)
     janitor = asyncio.create_task(run_janitor(url, stop=stop, upkeep=settings.upkeep, gauges=gauges))
+    again = _publisher(settings)
+    replays = asyncio.create_task(run_replays(url, again, again, stop=stop, limits=settings.limits, gauges=gauges))
     try:
         await run_relay(
             url, publisher, publisher, stop=stop, limits=settings.limits, gauges=gauges, is_listening=settings.listen
         )
     finally:
         janitor.cancel()
-        await asyncio.gather(janitor, return_exceptions=True)
+        replays.cancel()
+        await asyncio.gather(janitor, replays, return_exceptions=True)
 
 
 def _publisher(settings: RelaySettings) -> RabbitPublisher:

@@ -150,7 +150,7 @@ CREATE TABLE outbox.replay (
     ended_at timestamptz,
     is_cancelled boolean NOT NULL DEFAULT false,
     token bigint NOT NULL DEFAULT 0,
-    due_at timestamptz NOT NULL DEFAULT '-infinity',
+    due_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     after_hash bigint NOT NULL,
     after_seq bigint NOT NULL DEFAULT 0,
     last_hash bigint NOT NULL,

@@ -1,0 +1,177 @@
+"""``outbox replay``: have events that were published before published again, and see how far that is."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Final, Literal
+
+import typer
+from rich.table import Table
+
+from admin.audit import Actor, named
+from admin.prompt import ask
+from admin.replay import Choice, Preview, cancel, preview, request
+from admin.settings import database_url
+from admin.times import moment
+from outbox.shell.console import console
+from outbox.shell.database import connect, store_errors
+from outbox.shell.logs import harmless
+from relay.log import replay_requests
+from relay.log.replay_requests import Request
+
+app: Final = typer.Typer()
+
+_ASK_ABOVE: Final = 1_000
+_COUNTS_SHOWN: Final = 50
+_TIME: Final = "%Y-%m-%d %H:%M:%S %Z"
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.callback(invoke_without_command=True)
+def replay(  # noqa: PLR0913 - a command's options are its arguments
+    context: typer.Context,
+    *,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Since when, as 2026-11-29T12:00:00Z or oldest.")
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Before when; now if not given.")] = None,
+    group: Annotated[str | None, typer.Option("--group", "-g", help="Only to this group.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    event_type: Annotated[str | None, typer.Option("--type", help="Only events of this type.")] = None,
+    per_s: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many a second, to each group.")] = 500,
+    actor: Actor = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be published again.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help=f"Do not ask, even above {_ASK_ABOVE:,} events.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publish again, marked as replays, what groups were sent since TIME. Nothing is handled twice.
+
+    What a group's ledger says is done is dropped on arrival, so this repairs what a broker has lost. To have old events
+    handled by new code, give it a group: `outbox group add NAME --from TIME`.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if start is None:
+        raise typer.BadParameter("want --from TIME, got none")
+    choice = Choice(
+        since=moment("--from", start),
+        to=None if end is None else moment("--to", end),
+        group=group,
+        tenant=tenant,
+        type=event_type,
+    )
+    found = asyncio.run(_preview(choice))
+    if not as_json:
+        _show(found)
+    numbers: dict[str, int] = {}
+    if found.events and not dry_run:
+        if found.events > _ASK_ABOVE and not yes:
+            ask(f"Publish these {found.events:,} again?")
+        numbers = asyncio.run(_request(found, per_s=per_s, actor=named(actor)))
+    if as_json:
+        typer.echo(json.dumps(_plain(found, numbers), default=str))
+        return
+    for name, number in numbers.items():
+        typer.echo(f"replay {number} to group {name}: a relay begins within seconds, `outbox replay list` says how far")
+
+
+@app.command("list")
+def list_replays(
+    *,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many, newest first.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List replays, newest first: what was asked for, and how far each is."""
+    found = asyncio.run(_list(limit))
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found], default=str))
+    elif found:
+        console().print(_table(found))
+    else:
+        typer.echo("nobody has asked for a replay")
+
+
+@app.command("cancel")
+def cancel_replay(
+    number: Annotated[int, typer.Argument(metavar="NUMBER", help="As `outbox replay list` prints it.")],
+    *,
+    actor: Actor = None,
+) -> None:
+    """Call a replay off; what was published again by then stays."""
+    asyncio.run(_cancel(number, actor=named(actor)))
+    typer.echo(f"replay {number} is called off")
+
+
+def _show(found: Preview) -> None:
+    wanted = found.wanted
+    if not found.events:
+        typer.echo(f"no group was sent any such event between {wanted.from_at:{_TIME}} and {wanted.to_at:{_TIME}}")
+    for share in found.shares:
+        since = share.from_at
+        note = ", where it starts" if since > wanted.from_at else ""
+        typer.echo(
+            f"group {share.group}, from {since:{_TIME}}{note}, to {wanted.to_at:{_TIME}}: {share.events:,} events"
+        )
+        for count in share.counts[:_COUNTS_SHOWN]:
+            typer.echo(f"  {count.events:>9,}  {harmless(count.tenant)}  {harmless(count.type)}")
+        rest = share.counts[_COUNTS_SHOWN:]
+        if rest:
+            typer.echo(f"  {sum(count.events for count in rest):>9,}  of {len(rest):,} other tenants and types")
+
+
+def _plain(found: Preview, numbers: dict[str, int]) -> dict[str, object]:
+    return {
+        "from": found.wanted.from_at,
+        "to": found.wanted.to_at,
+        "events": found.events,
+        "groups": [
+            asdict(share) | {"events": share.events, "replay": numbers.get(share.group)} for share in found.shares
+        ],
+    }
+
+
+def _table(found: Sequence[Request]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("replay", "group", "from", "to", "only", "published", "of", "failed", "held", "state", "problem"):
+        justify: Literal["left", "right"] = (
+            "right" if name in {"replay", "published", "of", "failed", "held"} else "left"
+        )
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name == "state")
+    for one in found:
+        table.add_row(
+            str(one.id),
+            harmless(one.group),
+            f"{one.from_at:%Y-%m-%d %H:%M:%S}",
+            f"{one.to_at:%Y-%m-%d %H:%M:%S}",
+            harmless(" ".join(only for only in (one.tenant, one.type) if only is not None)),
+            f"{one.published:,}",
+            f"{one.events:,}",
+            f"{one.failed:,}",
+            f"{one.held_tenants:,}",
+            "called off" if one.is_cancelled else "under way" if one.ended_at is None else "done",
+            harmless(one.problem or ""),
+        )
+    return table
+
+
+async def _preview(choice: Choice) -> Preview:
+    async with await connect(database_url(), application_name="outbox") as connection:
+        return await preview(connection, choice)
+
+
+async def _request(found: Preview, *, per_s: int, actor: str) -> dict[str, int]:
+    async with await connect(database_url(), application_name="outbox") as connection:
+        return await request(connection, found, per_s=per_s, actor=actor)
+
+
+async def _list(limit: int) -> Sequence[Request]:
+    async with await connect(database_url(), application_name="outbox") as connection:
+        with store_errors():
+            return await replay_requests.requests(connection, limit=limit)
+
+
+async def _cancel(number: int, *, actor: str) -> None:
+    async with await connect(database_url(), application_name="outbox") as connection:
+        await cancel(connection, number, actor=actor)

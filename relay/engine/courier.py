@@ -1,0 +1,173 @@
+"""Brings single copies to their lanes and waits for the broker's word on each: what replays publish with.
+
+It declares a lane only when an event comes back for want of it, and then tells the lane's group.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from outbox.errors import BrokerUnavailable
+from outbox.naming import Lane
+from relay.limits import Limits
+from relay.log import lanes, store
+from relay.log.replays import Copy
+from relay.ports import Announcement, Category, Confirmed, Failed, LaneTopology, Nacked, Outgoing, Publisher, Settlement
+
+_RESEND_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    """What became of a chunk's copies, in order, before the first that did not get through: that is *stuck*.
+
+    *failed* are those that the broker refuses for good. *problem* is the last thing that went wrong, a sentence.
+    """
+
+    published: int
+    failed: int
+    stuck: int | None
+    problem: str | None
+
+
+class Courier:
+    """One connection to the broker, open while there is something to bring, and what is unsettled on it."""
+
+    def __init__(
+        self, publisher: Publisher, topology: LaneTopology, connection: store.Connection, *, limits: Limits
+    ) -> None:
+        self._publisher = publisher
+        self._topology = topology
+        self._connection = connection
+        self._limits = limits
+        self._is_open = False
+        self._last_tag = 0
+        self._copies: Sequence[Copy] = ()
+        self._sent: dict[int, int] = {}
+        self._nacked: list[int] = []
+        self._returned: list[int] = []
+        self._was_returned: set[int] = set()
+        self._failed: set[int] = set()
+        self._stuck: set[int] = set()
+        self._problem: str | None = None
+
+    async def close(self) -> None:
+        """Close the connection, whatever is unsettled. Safe to repeat."""
+        self._is_open = False
+        await self._publisher.close()
+
+    async def deliver(self, copies: Sequence[Copy]) -> Delivered:
+        """Publish *copies* in their order, and return once the broker has spoken of each, or time is up.
+
+        Raises:
+            BrokerUnavailable: there is no connection, it was lost, or the broker takes nothing from anybody.
+        """
+        self._begin(copies)
+        if copies and not self._is_open:
+            async with self._answered("a connection"):
+                await self._publisher.open()
+            self._is_open = True
+        await self._send(range(len(copies)))
+        until = time.monotonic() + self._limits.confirm_s
+        has_heard = False
+        while (self._sent or self._nacked) and time.monotonic() < until:
+            if self._publisher.is_blocked:
+                raise BrokerUnavailable("broker: want it to take messages, got it blocked")
+            settlements = await self._publisher.settlements(timeout_s=_RESEND_S)
+            has_heard = has_heard or bool(settlements)
+            for settlement in settlements:
+                self._hear(settlement)
+            await self._again()
+        tenants = {copy.place.tenant_hash for copy in copies}
+        if copies and not has_heard and len(tenants) > 1:
+            raise BrokerUnavailable(f"broker: want confirms within {self._limits.confirm_s:g} s, got none")
+        return self._delivered()
+
+    def _begin(self, copies: Sequence[Copy]) -> None:
+        self._copies = copies
+        self._sent.clear()
+        self._nacked.clear()
+        self._returned.clear()
+        self._was_returned.clear()
+        self._failed.clear()
+        self._stuck.clear()
+        self._problem = None
+
+    def _hear(self, settlement: Settlement) -> None:
+        index = self._sent.pop(settlement.tag, None)
+        if index is None:
+            return  # of a chunk that was given up
+        match settlement:
+            case Confirmed():
+                return
+            case Nacked():
+                self._problem = f"{self._copies[index].lane.queue}: want the queue to take an event, got it back"
+                self._nacked.append(index)
+            case Failed(category=Category.UNROUTABLE) if index not in self._was_returned:
+                self._was_returned.add(index)
+                self._returned.append(index)
+            case Failed():
+                self._problem = settlement.reason
+                self._failed.add(index)
+            case _:
+                assert_never(settlement)
+
+    async def _again(self) -> None:
+        """Send what came back, in its order: once its lane stands, or after a moment."""
+        again, self._nacked = self._nacked, []
+        if again:
+            await asyncio.sleep(_RESEND_S)
+        if self._returned:
+            returned, self._returned = self._returned, []
+            refused = await self._declare({self._copies[index].lane: None for index in returned})
+            self._stuck.update(index for index in returned if self._copies[index].lane in refused)
+            again += [index for index in returned if self._copies[index].lane not in refused]
+        await self._send(sorted(again))
+
+    async def _declare(self, wanted: dict[Lane, None]) -> set[Lane]:
+        """Have the lanes stand and their groups know; return those that cannot."""
+        faults = await self._topology.declare(list(wanted))
+        for fault in faults:
+            self._problem = fault.reason
+        refused = {fault.lane for fault in faults}
+        standing = [lane for lane in wanted if lane not in refused]
+        await lanes.record(self._connection, standing, within_s=self._limits.wait_s)
+        starts = await lanes.group_starts(self._connection, within_s=self._limits.wait_s)
+        await self._topology.announce(
+            [Announcement(lane=lane, group_started_at=starts[lane.group]) for lane in standing if lane.group in starts]
+        )
+        return refused
+
+    async def _send(self, indices: Sequence[int]) -> None:
+        batch = []
+        for index in indices:
+            self._last_tag += 1
+            self._sent[self._last_tag] = index
+            copy = self._copies[index]
+            batch.append(Outgoing(tag=self._last_tag, lane=copy.lane, event=copy.row.event))
+        if batch:
+            async with self._answered(f"{len(batch)} messages taken"):
+                await self._publisher.send(batch)
+
+    def _delivered(self) -> Delivered:
+        open_ones = {*self._sent.values(), *self._nacked, *self._stuck}
+        stuck = min(open_ones, default=None)
+        before = len(self._copies) if stuck is None else stuck
+        failed = sum(index < before for index in self._failed)
+        problem = self._problem
+        if stuck is not None and problem is None:
+            queue, seconds = self._copies[stuck].lane.queue, self._limits.confirm_s
+            problem = f"{queue}: want a confirm within {seconds:g} s, got none"
+        return Delivered(published=before - failed, failed=failed, stuck=stuck, problem=problem)
+
+    @contextlib.asynccontextmanager
+    async def _answered(self, what: str) -> AsyncIterator[None]:
+        seconds = self._limits.wait_s
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError:
+            raise BrokerUnavailable(f"broker: want {what} within {seconds:g} s, got none") from None
