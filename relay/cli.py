@@ -47,7 +47,7 @@ def check() -> None:
 def status(
     *, as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False
 ) -> None:
-    """Show what is not published yet, of whom and since when; who holds leases; what is deferred. Asks the database."""
+    """Show what is not published yet, of whom and since when; which relays share the work; what is deferred."""
     from outbox.shell.console import console
     from relay import status_text
     from relay.status import read

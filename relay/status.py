@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Final, LiteralString
 
 from outbox.event import Tier
+from relay.decide.shares import Peer, fair_share
 from relay.log import slots, store
 from relay.log.rows import TIERS
 
@@ -33,9 +34,10 @@ GROUP BY b.group_name, e.tier ORDER BY b.group_name, e.tier"""
 
 _STREAMS: Final[LiteralString] = "SELECT group_name, tier, count(*) FROM outbox.stream GROUP BY 1, 2 ORDER BY 1, 2"
 
-_LEASES: Final[LiteralString] = """
-SELECT token, count(*), extract(epoch FROM min(expires_at) - clock_timestamp())::float8
-FROM outbox.bucket WHERE expires_at > clock_timestamp() GROUP BY token ORDER BY token"""
+_RELAYS: Final[LiteralString] = """
+SELECT token, is_able, (SELECT count(*) FROM outbox.bucket b WHERE b.token = r.token),
+       extract(epoch FROM expires_at - clock_timestamp())::float8, (SELECT count(*) FROM outbox.bucket)
+FROM outbox.relay r WHERE expires_at > clock_timestamp() ORDER BY token"""
 _FREE: Final[LiteralString] = "SELECT count(*) FROM outbox.bucket WHERE expires_at <= clock_timestamp()"
 
 _DEFERRED: Final[LiteralString] = """
@@ -81,11 +83,15 @@ class GroupStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
-    """The buckets that one relay holds; *expires_in_s* is when the first of them runs out unless it is renewed."""
+class Relay:
+    """One that lives, and the buckets it holds; *expires_in_s* is when others take them unless it renews its leases."""
 
     token: int
     buckets: int
+    share: int
+    """How many are fair for it."""
+    is_able: bool
+    """It reaches the broker."""
     expires_in_s: float
 
 
@@ -105,7 +111,7 @@ class Status:
 
     at: datetime
     groups: Sequence[GroupStatus]
-    leases: Sequence[Lease]
+    relays: Sequence[Relay]
     free_buckets: int
     """Buckets that no relay holds: nothing of theirs is published."""
     scheduled: int
@@ -134,7 +140,7 @@ def problems(status: Status, *, slow_s: float = 60.0) -> list[str]:
     """What somebody should look at, a sentence each; empty if all is well."""
     found = []
     waiting = sum(lag.events for group in status.groups for lag in group.lag)
-    if status.free_buckets and not status.leases:
+    if status.free_buckets and not status.relays:
         found.append(f"no relay is running, and {waiting} events wait: start outbox-relay")
     elif status.free_buckets:
         found.append(f"{status.free_buckets} buckets are held by no relay")
@@ -142,6 +148,11 @@ def problems(status: Status, *, slow_s: float = 60.0) -> list[str]:
         f"slot {slot.slot} keeps events of {slot.oldest_s / _DAY_S:.1f} days ago: {slot.overdue}"
         for slot in status.slots
         if slot.overdue is not None
+    ]
+    found += [
+        f"relay {relay.token} does not reach the broker; what it holds moves to those that do"
+        for relay in status.relays
+        if not relay.is_able
     ]
     for group in status.groups:
         found += [
@@ -172,17 +183,14 @@ async def _read(connection: store.Connection) -> Status:
         )
         for group, started_at in await _all(connection, _GROUPS)
     ]
-    leases = [
-        Lease(token=token, buckets=buckets, expires_in_s=expires_in_s)
-        for token, buckets, expires_in_s in await _all(connection, _LEASES)
-    ]
+    relays = _relays(await _all(connection, _RELAYS))
     ((at,),) = await _all(connection, _NOW)
     ((free_buckets,),) = await _all(connection, _FREE)
     ((scheduled, scheduled_due, next_scheduled_at),) = await _all(connection, _SCHEDULED)
     return Status(
         at=at,
         groups=groups,
-        leases=leases,
+        relays=relays,
         free_buckets=free_buckets,
         scheduled=scheduled,
         scheduled_due=scheduled_due,
@@ -201,6 +209,20 @@ async def _slots(connection: store.Connection) -> list[Slot]:
             overdue=await slots.why_kept(connection, one, within_s=_ASK_S) if one.is_overdue(ring) else None,
         )
         for one in await slots.kept(connection, within_s=_ASK_S)
+    ]
+
+
+def _relays(rows: Sequence[tuple[Any, ...]]) -> list[Relay]:
+    peers = [Peer(token=token, owned=owned, is_able=is_able) for token, is_able, owned, _, _ in rows]
+    return [
+        Relay(
+            token=token,
+            buckets=owned,
+            share=fair_share(token, peers, buckets=buckets).target,
+            is_able=is_able,
+            expires_in_s=expires_in_s,
+        )
+        for token, is_able, owned, expires_in_s, buckets in rows
     ]
 
 

@@ -25,8 +25,8 @@ def render(status: Status) -> RenderableType:
 
 
 def _headline(status: Status) -> Iterable[RenderableType]:
-    buckets = sum(lease.buckets for lease in status.leases)
-    yield Text(f"{len(status.leases)} relays hold {buckets} buckets; {status.free_buckets} are free", style="bold")
+    buckets = sum(relay.buckets for relay in status.relays)
+    yield Text(f"{len(status.relays)} relays hold {buckets} buckets; {status.free_buckets} are free", style="bold")
     found = problems(status)
     if not found:
         yield Text("nothing is stuck", style="green")
@@ -47,10 +47,11 @@ def _tables(status: Status) -> Iterable[RenderableType]:
             )
             lag.add_row(group.group, tier.label, *cells)
     yield lag
-    leases = Table("token", "buckets", "expires in, s", title="leases")
-    for lease in status.leases:
-        leases.add_row(str(lease.token), str(lease.buckets), f"{lease.expires_in_s:.1f}")
-    yield leases
+    relays = Table("token", "buckets", "fair share", "broker", "expires in, s", title="relays")
+    for relay in status.relays:
+        broker = "reached" if relay.is_able else "not reached"
+        relays.add_row(str(relay.token), str(relay.buckets), str(relay.share), broker, f"{relay.expires_in_s:.1f}")
+    yield relays
     deferred = Table("group", "state", "category", "events", "tenants", "since", "next try", title="deferred")
     for group in status.groups:
         for row in group.deferred:

@@ -77,7 +77,7 @@ async def test_it_publishes_answers_probes_and_hands_over_on_sigterm(
     assert "outbox_relay_published_total" in probe(settings, "/metrics")[1]
     told = processes.start("outbox-relay", "status", "--json", settings=settings)
     assert await told.ended() == 0
-    assert json.loads(told.output)["leases"][0]["buckets"] == 64
+    assert json.loads(told.output)["relays"][0]["buckets"] == 64
 
 
 async def test_killed_in_mid_batch_it_loses_nothing(

@@ -23,7 +23,7 @@ async def test_without_a_relay_status_counts_what_waits_and_says_to_start_one(ur
     (group,) = found.groups
     assert [(lag.tier, lag.events, lag.tenants) for lag in group.lag] == [(Tier.INTERACTIVE, 2, 1), (Tier.BULK, 7, 1)]
     assert all(0 <= lag.oldest_s < 60 for lag in group.lag)
-    assert (found.leases, found.free_buckets) == ([], 64)
+    assert (found.relays, found.free_buckets) == ([], 64)
     assert (found.scheduled, found.scheduled_due) == (2, 1)
     assert status.problems(found) == ["no relay is running, and 9 events wait: start outbox-relay"]
 
@@ -37,10 +37,26 @@ async def test_with_a_relay_status_shows_leases_and_nothing_waiting(
         await arrived(broker, events)
         await relay.sees(lambda gauges: gauges.unpersisted == 0)
         found = await status.read(url)
-    assert [lease.buckets for lease in found.leases] == [64]
+    assert [(relay.buckets, relay.share, relay.is_able) for relay in found.relays] == [(64, 64, True)]
     assert found.free_buckets == 0
     assert [group.lag for group in found.groups] == [[]]
     assert status.problems(found) == []
+
+
+async def test_every_relay_that_lives_is_shown_with_its_share(url: str, app: App) -> None:
+    app.execute("update outbox.bucket set expires_at = 'infinity', token = case when bucket < 43 then 1 else 2 end")
+    app.execute(
+        """insert into outbox.relay select token, token <> 3, clock_timestamp() + make_interval(mins => minutes)
+           from (values (1, 1), (2, 1), (3, 1), (4, -1)) relay (token, minutes)"""
+    )
+    app.commit()
+    found = await status.read(url)
+    assert [(relay.token, relay.buckets, relay.share) for relay in found.relays] == [
+        (1, 43, 32),
+        (2, 21, 32),
+        (3, 0, 0),
+    ]
+    assert status.problems(found) == ["relay 3 does not reach the broker; what it holds moves to those that do"]
 
 
 async def test_a_tenant_that_is_behind_is_counted_from_its_own_position(
