@@ -41,8 +41,8 @@ def refused_queue(group: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupQueue:
-    """A queue that a group reads beside its lanes, and how it is bound."""
+class BoundQueue:
+    """A queue and how it is bound."""
 
     name: str
     exchange: str
@@ -50,14 +50,14 @@ class GroupQueue:
     arguments: Mapping[str, str | int]
 
 
-def group_queues(group: str, kind: QueueKind) -> tuple[GroupQueue, ...]:
+def group_queues(group: str, kind: QueueKind) -> tuple[BoundQueue, ...]:
     """The queues of *group* that are no lanes, in the order in which they must be made: a lane names the first."""
     arguments: dict[str, str | int] = {"x-queue-type": kind}
     if kind == "quorum":
         arguments["x-delivery-limit"] = _DELIVERY_LIMIT
     return (
-        GroupQueue(name=refused_queue(group), exchange=REFUSED_EXCHANGE, routing_key=f"{group}.#", arguments=arguments),
-        GroupQueue(
+        BoundQueue(name=refused_queue(group), exchange=REFUSED_EXCHANGE, routing_key=f"{group}.#", arguments=arguments),
+        BoundQueue(
             name=directory_queue(group),
             exchange=DIRECTORY_EXCHANGE,
             routing_key=group,

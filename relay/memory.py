@@ -93,8 +93,8 @@ class MemoryPublisher:
         self._settled.clear()
         self._news.set()
 
-    async def declare(self, lanes: Sequence[Lane]) -> Sequence[LaneFault]:
-        """See ``relay.ports.LaneTopology``."""
+    async def declare(self, lanes: Sequence[Lane], *, patience_s: float = 10.0) -> Sequence[LaneFault]:  # noqa: ARG002
+        """See ``relay.ports.LaneTopology``. It takes no time."""
         self._opened()
         return [fault for lane in lanes if (fault := self._declare(lane))]
 

@@ -66,6 +66,8 @@ class LaneFault:
     lane: Lane
     category: Category
     reason: str
+    is_silent: bool = False
+    """It gave no answer in time: an outage of this lane alone, which is no verdict on any of its events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +111,10 @@ class Publisher(Protocol):
 class LaneTopology(Protocol):
     """Declares lanes and tells their groups of them."""
 
-    async def declare(self, lanes: Sequence[Lane]) -> Sequence[LaneFault]:
-        """Make sure that each lane's queue stands and is bound; returns those that could not be.
+    async def declare(self, lanes: Sequence[Lane], *, patience_s: float = 10.0) -> Sequence[LaneFault]:
+        """Make sure that each lane's queue stands, is bound and answers; returns those of which that is not so.
 
-        Raises BrokerUnavailable when the connection is lost.
+        A lane that takes longer than *patience_s* is silent. Raises BrokerUnavailable when the connection is lost.
         """
 
     async def announce(self, announcements: Sequence[Announcement]) -> Sequence[LaneFault]:

@@ -79,7 +79,7 @@ class Sent:
     sent_at: float = 0.0
     is_settled: bool = False
     is_nacked: bool = False
-    """The broker gave it back; it goes out again when its lane's hold ends."""
+    """The broker gave it back, or the connection was lost under it; it goes out again when its lane's hold ends."""
     is_second_try: bool = False
     """It came back as unroutable once, and its lane was declared again."""
 

@@ -1,7 +1,10 @@
 """Declares lanes on first use, writes them down, and tells their groups: then, when called, and every ten minutes.
 
 What the broker is asked runs beside the engine: a queue takes tens of milliseconds to declare, and no other
-lane waits for it. How long one may take is the adapter's to say, which knows when the broker is blocked.
+lane waits for it. One that does not answer promptly is asked again apart, where it is waited for alone.
+
+After a loss of the connection no lane is known to be well any more. Each is asked for before anything is sent
+to it, since one whose queue hangs would take all that is sent behind it along.
 """
 
 import asyncio
@@ -22,9 +25,12 @@ from relay.ports import Announcement, LaneFault, LaneTopology
 
 log = structlog.get_logger(__name__)
 
-# Few, since the first lane's events wait for the last one's answer.
+# Few where they have to be made, since the first lane's events wait for the last one's answer.
 _DECLARED_AT_ONCE: Final = 8
+_ASKED_AT_ONCE: Final = 64
 _ANNOUNCED_AT_ONCE: Final = 100
+# A queue that is well answers in milliseconds, and one that is made in tens of them.
+_PROMPT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +41,12 @@ class Answer:
     fault: LaneFault | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    streams: Sequence[Stream]
+    answer: asyncio.Task[Sequence[LaneFault]]
+
+
 class Directory:
     """The lanes of one tenure."""
 
@@ -42,24 +54,29 @@ class Directory:
         self._topology = topology
         self._sessions = sessions
         self._limits = limits
+        self._recorded: set[Lane] = set()
         self._declared: set[Lane] = set()
+        self._doubted: set[Lane] = set()
+        self._silent: set[Lane] = set()
+        self._has_lost = False
         self._places: set[tuple[str, int]] = set()
         self._starts: Mapping[str, datetime] = {}
         self._wanted: dict[Stream, None] = {}
         self._to_announce: deque[Lane] = deque()
-        self._asking: asyncio.Task[Sequence[LaneFault]] | None = None
-        self._asked_streams: Sequence[Stream] = ()
-        self._asked_lanes: Sequence[Lane] = ()
+        self._asking: _Question | None = None
+        self._asking_apart: _Question | None = None
+        self._announcing: asyncio.Task[Sequence[LaneFault]] | None = None
+        self._announced: Sequence[Lane] = ()
         self._announce_all_at = 0.0
 
     def is_declared(self, lane: Lane) -> bool:
-        """Whether the lane stands, as far as is known: a queue deleted since shows when an event comes back."""
+        """Whether the lane stands and answers, as far as is known: one deleted since shows when an event comes back."""
         return lane in self._declared
 
     @property
     def is_asking(self) -> bool:
         """Whether an answer of the broker is awaited."""
-        return self._asking is not None
+        return any((self._asking, self._asking_apart, self._announcing))
 
     def want(self, stream: Stream) -> None:
         """Have the lane declared, also if it was before; ``work`` gives the answer."""
@@ -71,8 +88,9 @@ class Directory:
         self._places.update(places)
         async with self._sessions.writing() as connection:
             self._starts = await lanes.group_starts(connection, within_s=self._limits.wait_s)
-            self._declared |= await lanes.recorded(connection, within_s=self._limits.wait_s)
-        self._declared -= {stream.lane for stream in self._wanted}
+            self._recorded |= await lanes.recorded(connection, within_s=self._limits.wait_s)
+        if not self._has_lost:
+            self._declared |= self._recorded - {stream.lane for stream in self._wanted}
         self._announce_all_at = now
 
     def forget(self, places: Collection[tuple[str, int]]) -> None:
@@ -87,50 +105,86 @@ class Directory:
         Raises:
             BrokerUnavailable: the connection is lost; call ``interrupted``.
         """
-        answers: Sequence[Answer] = ()
-        if self._asking is not None:
-            if not self._asking.done():
-                return answers
-            answers = await self._answered(self._asking.result())
+        answers: list[Answer] = []
+        if self._asking is not None and self._asking.answer.done():
+            answers += await self._answered(self._asking)
             self._asking = None
+        if self._asking_apart is not None and self._asking_apart.answer.done():
+            answers += await self._answered(self._asking_apart)
+            self._asking_apart = None
+        if self._announcing is not None and self._announcing.done():
+            self._told(self._announcing.result())
+            self._announcing = None
         self._call_the_roll(now)
-        if self._wanted:
-            self._asked_streams = list(self._wanted)[:_DECLARED_AT_ONCE]
-            self._asking = asyncio.create_task(self._declare([stream.lane for stream in self._asked_streams]))
-        elif self._to_announce:
+        self._go_on_asking()
+        if self._announcing is None and self._to_announce:
             count = min(_ANNOUNCED_AT_ONCE, len(self._to_announce))
-            self._asked_lanes = [self._to_announce[index] for index in range(count)]
-            self._asking = asyncio.create_task(self._announce(self._asked_lanes))
+            self._announced = [self._to_announce.popleft() for _ in range(count)]
+            self._announcing = asyncio.create_task(self._announce(self._announced))
         return answers
 
     async def interrupted(self) -> None:
         """The connection is lost: what was asked is asked again on the next."""
-        asking, self._asking = self._asking, None
-        self._asked_streams, self._asked_lanes = (), ()
-        if asking is not None:
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+        asking = [question.answer for question in (self._asking, self._asking_apart) if question is not None]
+        if self._announcing is not None:
+            asking.append(self._announcing)
+        self._to_announce.extendleft(reversed(self._announced))
+        self._asking = self._asking_apart = self._announcing = None
+        self._announced = ()
+        self._doubted |= self._declared
+        self._declared.clear()
+        self._has_lost = True
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
 
-    async def _answered(self, faults: Sequence[LaneFault]) -> Sequence[Answer]:
-        by_lane = {fault.lane: fault for fault in faults}
-        streams, self._asked_streams = self._asked_streams, ()
-        for _ in self._asked_lanes:
-            self._to_announce.popleft()
-        for lane in self._asked_lanes:
-            if lane in by_lane:
-                log.warning("lane not announced", lane=lane.queue, reason=by_lane[lane].reason)
-        self._asked_lanes = ()
-        answers = [Answer(stream=stream, fault=by_lane.get(stream.lane)) for stream in streams]
-        standing = [answer.stream.lane for answer in answers if answer.fault is None]
+    def doubt(self, lane: Lane) -> None:
+        """*lane* may be unwell: it counts as declared again once it has answered."""
+        self._declared.discard(lane)
+        self._doubted.add(lane)
+
+    def _go_on_asking(self) -> None:
+        """Ask for lanes that are wanted, those that were silent apart from the others."""
+        if self._asking is None:
+            prompt = [stream for stream in self._wanted if stream.lane not in self._silent]
+            has_new = any(stream.lane not in self._recorded for stream in prompt[:_ASKED_AT_ONCE])
+            self._asking = self._ask(prompt[: _DECLARED_AT_ONCE if has_new else _ASKED_AT_ONCE], _PROMPT_S)
+        if self._asking_apart is None:
+            silent = [stream for stream in self._wanted if stream.lane in self._silent]
+            self._asking_apart = self._ask(silent[:_DECLARED_AT_ONCE], self._limits.wait_s)
+
+    def _ask(self, streams: Sequence[Stream], patience_s: float) -> _Question | None:
+        if not streams:
+            return None
+        declaring = self._topology.declare([stream.lane for stream in streams], patience_s=patience_s)
+        return _Question(streams=streams, answer=asyncio.ensure_future(declaring))
+
+    async def _answered(self, question: _Question) -> Sequence[Answer]:
+        by_lane = {fault.lane: fault for fault in question.answer.result()}
+        answers = [
+            Answer(stream=stream, fault=by_lane.get(stream.lane))
+            for stream in question.streams
+            if stream in self._wanted
+        ]
+        standing = [stream.lane for stream in question.streams if stream.lane not in by_lane]
         if standing:
             # Written down before anybody is told, so that no lane is known to a group and not to us.
             async with self._sessions.writing() as connection:
-                await lanes.record(connection, standing, within_s=self._limits.wait_s)
-            self._declared.update(standing)
-            self._to_announce.extend(standing)
-        for stream in streams:
+                new = await lanes.record(connection, standing, within_s=self._limits.wait_s)
+            self._to_announce.extend(lane for lane in standing if lane in new or lane not in self._doubted)
+        self._recorded.update(standing)
+        self._declared.update(standing)
+        self._doubted.difference_update(standing)
+        self._silent -= {stream.lane for stream in question.streams}
+        self._silent |= {fault.lane for fault in by_lane.values() if fault.is_silent}
+        for stream in question.streams:
             self._wanted.pop(stream, None)
         return answers
+
+    def _told(self, faults: Sequence[LaneFault]) -> None:
+        for fault in faults:
+            log.warning("lane not announced", lane=fault.lane.queue, reason=fault.reason)
+        self._announced = ()
 
     def _call_the_roll(self, now: float) -> None:
         called = self._topology.roll_calls()
@@ -138,10 +192,10 @@ class Directory:
             self._announce_all_at = now + self._limits.announce_every_s
             called = frozenset(group for group, _ in self._places)
         if called:
-            waiting = set(self._to_announce)
+            waiting = {*self._to_announce, *self._announced}
             self._to_announce.extend(
                 lane
-                for lane in self._declared
+                for lane in self._recorded
                 if lane.group in called
                 and lane not in waiting
                 and (lane.group, bucket_of(tenant_hash(lane.tenant))) in self._places
@@ -155,6 +209,3 @@ class Directory:
                 if lane.group in self._starts
             ]
         )
-
-    async def _declare(self, wanted: Sequence[Lane]) -> Sequence[LaneFault]:
-        return await self._topology.declare(wanted)

@@ -5,7 +5,7 @@ Every published row ends here: confirmed, given back and sent again, or failed a
 
 import math
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, assert_never
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from outbox.naming import Lane
 from relay.decide.flight import AllWell, BrokerSilent, LanesSilent
 from relay.decide.holdings import Holdings
 from relay.decide.pieces import Piece, Retry, Sent, Stream
-from relay.engine.directory import Answer
+from relay.engine.directory import Answer, Directory
 from relay.gauges import Gauges
 from relay.limits import Limits
 from relay.log.deferred import FailedAgain, Failure, State, fate
@@ -31,6 +31,8 @@ _NACK_CAP_S: Final = 10.0
 _FAULT_BASE_S: Final = 1.0
 _FAULT_CAP_S: Final = 60.0
 _SILENCE_CAP_S: Final = 300.0
+# A silent lane is only asked, which costs the others nothing, so it is back soon after it answers again.
+_SILENT_CAP_S: Final = 8.0
 
 
 class Outcomes:
@@ -40,14 +42,14 @@ class Outcomes:
         self,
         *,
         holdings: Holdings,
-        want: Callable[[Stream], None],
+        directory: Directory,
         limits: Limits,
         gauges: Gauges,
         rng: random.Random,
     ) -> None:
         self._flight = holdings.flight
         self._offer = holdings.offer
-        self._want = want
+        self._directory = directory
         self._limits = limits
         self._gauges = gauges
         self._rng = rng
@@ -75,7 +77,7 @@ class Outcomes:
         for piece in pieces:
             piece.settle()
         for stream in streams:
-            self._recovered(stream)
+            self._recovered(stream, now)
 
     def answered(self, answers: Sequence[Answer], now: float) -> None:
         """Apply what the broker has said of lanes that were to be declared."""
@@ -100,6 +102,7 @@ class Outcomes:
                 for stream in streams:
                     stream.is_faulty = True
                     stream.strikes += 1
+                    self._directory.doubt(stream.lane)
                     self._hold(stream, now + self._delay_s(stream, self._limits.confirm_s, _SILENCE_CAP_S))
                     log.warning("lane silent", lane=stream.lane.queue, unconfirmed=stream.outstanding)
                 return False
@@ -107,10 +110,16 @@ class Outcomes:
                 assert_never(verdict)
 
     def due_again(self, now: float) -> list[Sent]:
-        """End the holds that are over, and return what those lanes must be sent again first, in publishing order."""
+        """End the holds that are over, and return what those lanes must be sent again first, in publishing order.
+
+        A lane that is not known to be well is asked for before, and held until it has answered.
+        """
         due = [stream for stream in self._held if stream.held_until is not None and stream.held_until <= now]
         again: list[Sent] = []
         for stream in due:
+            if stream.outstanding and not self._directory.is_declared(stream.lane):
+                self._ask(stream)
+                continue
             again += [sent for sent in self._flight.unsettled_of(stream) if sent.is_nacked or stream.is_faulty]
             self._release(stream)
         return again
@@ -119,14 +128,14 @@ class Outcomes:
         """When the next hold ends; infinite if none does by itself."""
         return min((stream.held_until for stream in self._held if stream.held_until is not None), default=math.inf)
 
-    def reconnected(self) -> list[Sent]:
-        """A new connection stands: end every hold, and return all that is unsettled, in publishing order."""
+    def reconnected(self) -> None:
+        """A new connection stands: end every hold, and have what is unsettled sent again as its lane answers."""
         for stream in list(self._held):
             self._release(stream)
-        again = self._flight.unsettled()
-        for sent in again:
-            sent.is_second_try = False
-        return again
+        for sent in self._flight.unsettled():
+            sent.is_nacked, sent.is_second_try = True, False
+            if sent.stream.held_until is None:
+                self._ask(sent.stream)
 
     def findings(self) -> Findings:
         """What the next persist must write down; it is forgotten here, and by the tenure if that persist fails."""
@@ -164,8 +173,13 @@ class Outcomes:
 
     def _refused(self, stream: Stream, fault: LaneFault, now: float) -> None:
         """The lane cannot stand: its events wait in the log, and those that came back for want of it are deferred."""
-        log.warning("lane refused", lane=stream.lane.queue, category=fault.category.value, reason=fault.reason)
         stream.strikes += 1
+        if fault.is_silent:
+            log.warning("lane silent", lane=stream.lane.queue, reason=fault.reason, unconfirmed=stream.outstanding)
+            stream.is_faulty = True
+            self._hold(stream, now + self._delay_s(stream, _FAULT_BASE_S, _SILENT_CAP_S))
+            return
+        log.warning("lane refused", lane=stream.lane.queue, category=fault.category.value, reason=fault.reason)
         for sent in self._flight.unsettled_of(stream):
             if sent.is_second_try and sent.is_nacked:
                 self._flight.land(sent.tag, now)
@@ -217,8 +231,7 @@ class Outcomes:
         if is_unroutable and not sent.is_second_try:
             # Its queue may have been deleted: declare it once more. It keeps its place until then.
             sent.is_second_try = True
-            self._hold(sent.stream, math.inf)
-            self._want(sent.stream)
+            self._ask(sent.stream)
             return None
         self._flight.land(failed.tag, now)
         self._write_down(sent, failed.category, failed.reason)
@@ -257,13 +270,18 @@ class Outcomes:
                 )
             )
 
-    def _recovered(self, stream: Stream) -> None:
+    def _recovered(self, stream: Stream, now: float) -> None:
         if stream.is_faulty:
-            # It speaks again: what it still owes will come by itself.
-            self._release(stream)
+            # It speaks again: what it still owes will come by itself, save what it gave back.
+            stream.is_faulty = False
+            self._hold(stream, now)
         if stream.held_until is None:
             stream.strikes = 0
             self._offer(stream)
+
+    def _ask(self, stream: Stream) -> None:
+        self._hold(stream, math.inf)
+        self._directory.want(stream)
 
     def _hold(self, stream: Stream, until: float) -> None:
         stream.held_until = until

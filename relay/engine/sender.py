@@ -214,9 +214,7 @@ class Sender:
         await self._within(self._publisher.open(), "a connection")
         self._is_open = True
         log.info("broker connected")
-        again = self._outcomes.reconnected()
-        if again:
-            await self._send(again, is_again=True)
+        self._outcomes.reconnected()
         self._flight.resumed(now)
 
     async def _take(self, stream: Stream, *, room: int, room_bytes: int) -> list[Sent]:

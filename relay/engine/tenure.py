@@ -66,7 +66,7 @@ class Tenure:
         self._reader = Reader(sessions, self._holdings, limits=limits, gauges=gauges)
         self._directory = Directory(topology, sessions, limits=limits)
         self._outcomes = Outcomes(
-            holdings=self._holdings, want=self._directory.want, limits=limits, gauges=gauges, rng=rng
+            holdings=self._holdings, directory=self._directory, limits=limits, gauges=gauges, rng=rng
         )
         self._sender = Sender(
             publisher,

@@ -1,6 +1,6 @@
 """Which lanes stand, and since when their groups read the log: what the groups' directories are told."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, LiteralString
 
@@ -14,14 +14,15 @@ _GROUPS: Final[LiteralString] = "SELECT group_name, started_at FROM outbox.consu
 _RECORD: Final[LiteralString] = """
 INSERT INTO outbox.lane (group_name, tier, tenant)
 SELECT * FROM unnest(%s::text[], %s::smallint[], %s::text[]) AS l (group_name, tier, tenant) ORDER BY 1, 2, 3
-ON CONFLICT DO NOTHING"""
+ON CONFLICT DO NOTHING
+RETURNING group_name, tier, tenant"""
 
 
 async def recorded(connection: Connection, *, within_s: float) -> set[Lane]:
     """Every lane that was ever declared and not off-boarded since."""
     async with deadline(connection, within_s):
         rows = await (await connection.execute(_ALL)).fetchall()
-    return {Lane(group=group, tier=TIERS[tier], tenant=tenant) for group, tier, tenant in rows}
+    return _lanes(rows)
 
 
 async def group_starts(connection: Connection, *, within_s: float) -> Mapping[str, datetime]:
@@ -30,10 +31,15 @@ async def group_starts(connection: Connection, *, within_s: float) -> Mapping[st
         return dict(await (await connection.execute(_GROUPS)).fetchall())
 
 
-async def record(connection: Connection, lanes: Sequence[Lane], *, within_s: float) -> None:
-    """Write down that *lanes* stand. Safe to repeat."""
+async def record(connection: Connection, lanes: Sequence[Lane], *, within_s: float) -> set[Lane]:
+    """Write down that *lanes* stand; return those that were not. Safe to repeat."""
     async with deadline(connection, within_s):
-        await connection.execute(
+        written = await connection.execute(
             _RECORD,
             ([lane.group for lane in lanes], [int(lane.tier) for lane in lanes], [lane.tenant for lane in lanes]),
         )
+        return _lanes(await written.fetchall())
+
+
+def _lanes(rows: Iterable[tuple[str, int, str]]) -> set[Lane]:
+    return {Lane(group=group, tier=TIERS[tier], tenant=tenant) for group, tier, tenant in rows}

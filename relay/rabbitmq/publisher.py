@@ -33,14 +33,14 @@ class RabbitPublisher:
         connect_timeout_s: float = 10.0,
         heartbeat_s: int = 10,
         write_timeout_s: float = 10.0,
-        declare_timeout_s: float = 10.0,
+        call_timeout_s: float = 10.0,
         body_bytes_max: int = DEFAULT_BODY_BYTES_MAX,
     ) -> None:
         """Args:
         url: ``amqp[s]://user:password@host:port/vhost``.
         heartbeat_s: a connection on which nothing is heard for twice as long is lost.
         write_timeout_s: how long the socket may take nothing; an alarm of the broker does not count.
-        declare_timeout_s: how long the broker may take for one queue.
+        call_timeout_s: how long the broker may take for a call that concerns no lane.
         body_bytes_max: the broker's own limit; larger payloads are Failed without being sent.
         """
         self._url = _parse(url).update_query(heartbeat=str(heartbeat_s))
@@ -51,7 +51,7 @@ class RabbitPublisher:
         self._caution = Caution()
         self._channel: PublishingChannel | None = None
         self._topology = RabbitTopology(
-            queue_kind=queue_kind, timeout_s=declare_timeout_s, is_blocked=lambda: self.is_blocked
+            queue_kind=queue_kind, timeout_s=call_timeout_s, is_blocked=lambda: self.is_blocked
         )
 
     @property
@@ -94,9 +94,9 @@ class RabbitPublisher:
         if channel is not None:
             await channel.close()
 
-    async def declare(self, lanes: Sequence[Lane]) -> Sequence[LaneFault]:
+    async def declare(self, lanes: Sequence[Lane], *, patience_s: float = 10.0) -> Sequence[LaneFault]:
         """See ``relay.ports.LaneTopology``."""
-        return await self._topology.declare(lanes)
+        return await self._topology.declare(lanes, patience_s=patience_s)
 
     async def announce(self, announcements: Sequence[Announcement]) -> Sequence[LaneFault]:
         """See ``relay.ports.LaneTopology``."""

@@ -69,7 +69,7 @@ class FaultyPublisher:
     async def close(self) -> None:
         await self._memory.close()
 
-    async def declare(self, lanes: Sequence[Lane]) -> Sequence[LaneFault]:
+    async def declare(self, lanes: Sequence[Lane], *, patience_s: float = 10.0) -> Sequence[LaneFault]:
         faults = [fault for lane in lanes if (fault := self.lane_fault(lane)) is not None]
         refused = {fault.lane for fault in faults}
         return [*faults, *await self._memory.declare([lane for lane in lanes if lane not in refused])]

@@ -138,7 +138,7 @@ class SlowPublisher:
         if wire is not None and not wire.is_cut:
             self._broker.cut(wire)
 
-    async def declare(self, lanes: Sequence[Lane]) -> Sequence[LaneFault]:
+    async def declare(self, lanes: Sequence[Lane], *, patience_s: float = 10.0) -> Sequence[LaneFault]:
         self._opened()
         return ()
 

@@ -1,16 +1,26 @@
 """RabbitMQ itself is killed, blocked and silent under the relay: an event counts as published when it was confirmed."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit, urlunsplit
 
 import aio_pika
+import pytest
 
 from outbox.event import Tier
 from outbox.naming import Lane
+from outbox.topology import QueueKind
 from relay.limits import Limits
 from relay.rabbitmq.publisher import RabbitPublisher
-from tests.integration.relay.running import App, emit, start
+from tests.integration.relay.running import App, emit, start, value
 from tests.support.containers import RabbitContainer
+from tests.support.proxy import Proxy
 from tests.support.rabbit import RabbitNode
+from tests.support.services import fresh_name
+from tests.support.wait import until
+
+Node = RabbitNode | RabbitContainer
 
 LIMITS = Limits(lease_s=6.0, confirm_s=5.0)
 EVENTS = 10_000
@@ -58,6 +68,100 @@ async def test_a_blocked_broker_keeps_the_leases_and_publishing_resumes_by_itsel
     await asyncio.to_thread(faulty_rabbit.unblock)
     await relay.sees(lambda gauges: gauges.confirmed == 11)
     assert relay.gauges.broker_losses == 0
+    await relay.hand_over()
+
+
+@asynccontextmanager
+async def proxied(url: str) -> AsyncIterator[tuple[str, Proxy]]:
+    """The URL of the same vhost behind a proxy."""
+    parts = urlsplit(url)
+    async with Proxy(host=parts.hostname or "", port=parts.port or 0, speaks="anything") as proxy:
+        login, _, _ = parts.netloc.rpartition("@")
+        yield urlunsplit(parts._replace(netloc=f"{login}@127.0.0.1:{proxy.port}")), proxy
+
+
+@pytest.fixture
+def vhost_name(faulty_rabbit: Node) -> str:
+    """A fresh vhost: queues of the other kind are in nobody's way."""
+    name = fresh_name("faulty")
+    faulty_rabbit.management.add_vhost(name)
+    return name
+
+
+@asynccontextmanager
+async def hanging(node: Node, vhost: str, tenant: str) -> AsyncIterator[None]:
+    """The process of a tenant's queue is suspended: as one without a leader it takes nothing and answers nothing."""
+    queue = Lane(group="default", tier=Tier.STANDARD, tenant=tenant).queue
+    lookup = f'rabbit_amqqueue:lookup(rabbit_misc:r(<<"{vhost}">>, queue, <<"{queue}">>))'
+    process = f"amqqueue:get_pid(element(2, {{ok, _}} = {lookup}))"
+    await asyncio.to_thread(node.ctl, "eval", f"sys:suspend({process}).")
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(node.ctl, "eval", f"sys:resume({process}).")
+
+
+@pytest.mark.parametrize(("kind", "in_flight"), [("quorum", 300), ("quorum", 0), ("classic", 300)])
+async def test_a_lane_that_hangs_when_the_connection_breaks_holds_back_no_other(
+    url: str, app: App, faulty_rabbit: Node, vhost_name: str, kind: QueueKind, in_flight: int
+) -> None:
+    """The first publish of a channel to a quorum queue waits 65 s for its leader, and all behind it wait too."""
+    async with proxied(faulty_rabbit.url(vhost_name)) as (address, proxy):
+        publisher = RabbitPublisher(url=address, queue_kind=kind, connect_timeout_s=3.0)
+        relay = start(url, publisher, limits=LIMITS)
+        await relay.owns()
+        bad, good = "bad", "good"
+        emit(app, bad)
+        emit(app, good)
+        app.commit()
+        await relay.sees(lambda gauges: gauges.confirmed == 2)
+        async with hanging(faulty_rabbit, vhost_name, bad):
+            emit(app, bad, count=in_flight)
+            app.commit()
+            await relay.sees(lambda gauges: gauges.in_flight == in_flight)
+            proxy.cut()
+            await relay.sees(lambda gauges: gauges.broker_losses == 1)
+            emit(app, bad, count=10)
+            emit(app, good, count=300)
+            app.commit()
+            await relay.sees(lambda gauges: gauges.confirmed == 302, deadline_s=10, what="the other lane's confirms")
+            await relay.sees(lambda gauges: gauges.faulty_lanes == 1)
+            assert relay.gauges.broker_losses == 1
+            await until(
+                lambda: value(app, "select array_agg(tenant) from outbox.stream") == [bad], what="its row alone"
+            )
+        await relay.sees(lambda gauges: gauges.in_flight == 0, deadline_s=10, what="its own confirms, once it answers")
+        await relay.sees(lambda gauges: gauges.streams == 0)
+        assert value(app, "select count(*) from outbox.deferred") == 0
+        await relay.hand_over()
+
+
+@pytest.mark.parametrize("kind", ["quorum", "classic"])
+async def test_a_lane_that_hangs_under_a_large_burst_stops_the_others_no_longer_than_a_confirm_may_take(
+    url: str, app: App, faulty_rabbit: Node, vhost_name: str, kind: QueueKind
+) -> None:
+    """A queue that takes nothing makes the broker read nothing more of the connection, whatever it is for."""
+    limits = Limits(lease_s=6.0, confirm_s=2.0)
+    publisher = RabbitPublisher(url=faulty_rabbit.url(vhost_name), queue_kind=kind, connect_timeout_s=3.0)
+    relay = start(url, publisher, limits=limits)
+    await relay.owns()
+    bad, good = "bad", "good"
+    emit(app, bad)
+    emit(app, good)
+    app.commit()
+    await relay.sees(lambda gauges: gauges.confirmed == 2)
+    async with hanging(faulty_rabbit, vhost_name, bad):
+        emit(app, bad, count=5000)
+        app.commit()
+        await relay.sees(lambda gauges: gauges.in_flight >= 600)
+        emit(app, good, count=300)
+        app.commit()
+        await relay.sees(lambda gauges: gauges.confirmed == 302, deadline_s=10, what="the other lane's confirms")
+        emit(app, good, count=300)
+        app.commit()
+        await relay.sees(lambda gauges: gauges.confirmed == 602, deadline_s=10, what="the other lane's confirms")
+    await relay.sees(lambda gauges: gauges.streams == 0, deadline_s=20, what="its own confirms, once it answers")
+    assert value(app, "select count(*) from outbox.deferred") == 0
     await relay.hand_over()
 
 
