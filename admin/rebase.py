@@ -83,7 +83,7 @@ _CATCH_UP: Final[tuple[LiteralString, ...]] = (
     ) used WHERE last > coalesce(pg_sequence_last_value('outbox.event_seq'), 0)""",
     """SELECT setval('outbox.token', last) FROM (
         SELECT greatest((SELECT max(token) FROM outbox.bucket), (SELECT max(token) FROM outbox.relay),
-                        (SELECT max(token) FROM outbox.replay)) AS last
+                        (SELECT max(token) FROM outbox.replay), (SELECT max(token) FROM outbox.deferred)) AS last
     ) used WHERE last > coalesce(pg_sequence_last_value('outbox.token'), 0)""",
 )
 
@@ -165,6 +165,9 @@ async def rebase(connection: Connection, *, actor: str) -> Done | None:
     await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
     await connection.set_read_only(False)
     with store_errors():
+        # On a standby there is nothing to count and nothing to lock.
+        if (await guard.compare(connection)).difference is None:
+            return None
         await _end_transactions(connection, len((await _stored(connection)).texts))
         # Before our own transaction has a number: a snapshot does not tell which one is the asker's.
         now = Snapshot.parsed(str(await _value(connection, "SELECT pg_current_snapshot()::text")))

@@ -220,7 +220,10 @@ async def test_a_writer_and_a_live_lease_are_waited_for_in_one_sentence_each(
     before = await state(connection)
     with pytest.raises(TransientError, match="want nobody to write to it, got a transaction, perhaps a prepared one"):
         await rebase(connection, actor="ops")
-    await other.rollback()
+    await other.execute("prepare transaction 'rebase_test'")
+    with pytest.raises(TransientError, match="want nobody to write to it"):
+        await rebase(connection, actor="ops")
+    await connection.execute("rollback prepared 'rebase_test'")
     await connection.execute(
         "update outbox.bucket set expires_at = clock_timestamp() + interval '9 s' where bucket in (4, 5)"
     )

@@ -7,8 +7,10 @@ import pytest
 
 from admin import migrate
 from admin.embedded import PostgresNode
+from admin.rebase import rebase
 from outbox.errors import SchemaMissing, WrongDatabase
 from outbox.inprocess import InProcessBroker
+from outbox.shell.database import connect
 from relay.limits import Limits
 from relay.log.sessions import opened
 from tests.integration.relay.copies import copied, same
@@ -85,6 +87,9 @@ async def test_a_standby_is_refused_and_so_is_the_one_it_becomes(standby: str) -
     """PostgreSQL 17 and before show commits on a standby in another order than on the primary."""
     with pytest.raises(WrongDatabase, match="want a primary, got a standby"):
         await check(standby)
+    async with await connect(standby, application_name="test") as connection:
+        with pytest.raises(WrongDatabase, match="want a primary, got a standby"):
+            await rebase(connection, actor="ops")
     with psycopg.connect(standby, autocommit=True) as connection:
         connection.execute("select pg_promote(true, 60)")
     with pytest.raises(WrongDatabase, match="want timeline 00000001 as in the stored positions, got 00000002"):
