@@ -82,7 +82,7 @@ class Backlog:
                 if stream is None:
                     lane = Lane(group=group, tier=part.tier, tenant=part.tenant)
                     stream = self.stream_of(lane, tenant_hash=part.tenant_hash, bucket=part.bucket)
-                stream.add(Piece(lo=lo, hi=hi, after=part.after, z=part.z, rows=part.rows))
+                stream.add(Piece(lo=lo, hi=hi, after=part.after, z=part.z, rows=part.rows, extent=part.extent))
                 grown.append(stream)
         return grown
 

@@ -31,12 +31,19 @@ class Row(NamedTuple):
         return len(self.event.payload) + _HEADERS_BYTES
 
 
+class Extent(NamedTuple):
+    """How much a range holds."""
+
+    rows: int
+    payload_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """One tenant and tier's part of a window, for every group alike.
 
     *after* is a number below its first row and *z* its last row's. ``rows`` is ``None`` where there
-    were too many to bring along.
+    were too many to bring along; *extent* then says how many.
     """
 
     tier: Tier
@@ -46,6 +53,7 @@ class Part:
     after: int
     z: int
     rows: Sequence[Row] | None
+    extent: Extent | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +95,18 @@ class Sent:
 class Piece:
     """One lane's part of the window ``(lo, hi]``."""
 
-    __slots__ = ("_read_to", "_rows", "_sent", "after", "hi", "lo", "taken", "z")
+    __slots__ = ("_read_to", "_rows", "_sent", "after", "hi", "lo", "taken", "unread", "z")
 
-    def __init__(self, *, lo: str, hi: str, after: int, z: int, rows: Sequence[Row] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        lo: str,
+        hi: str,
+        after: int,
+        z: int,
+        rows: Sequence[Row] | None = None,
+        extent: Extent | None = None,
+    ) -> None:
         """A piece with *rows* in hand, all there are, or a range to be read when *rows* is None."""
         self.lo = lo
         self.hi = hi
@@ -100,6 +117,8 @@ class Piece:
         """How many rows were handed out to be published."""
         self._rows: deque[Row] = deque(rows or ())
         self._read_to = after if rows is None else z
+        self.unread = extent
+        """What the range holds, where that is known and nothing of it was read."""
         self._sent: deque[Sent] = deque()
 
     @property
@@ -129,6 +148,7 @@ class Piece:
 
     def fill(self, rows: Sequence[Row]) -> None:
         """Take rows that were read after ``read_after``, in order; none means that there are no more."""
+        self.unread = None
         self._rows.extend(rows)
         self._read_to = rows[-1].seq if rows else self.z
 

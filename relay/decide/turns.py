@@ -9,7 +9,7 @@ Ours charges a turn when it has ended, since its size is known then.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, Generic, TypeVar
 
 from outbox.event import Tier
@@ -51,6 +51,10 @@ class Turns(Generic[T]):
         item = self._waiting[tier].popleft()
         self._known.remove(item)
         return item
+
+    def next_in(self, tier: Tier) -> Iterator[T]:
+        """Those of *tier* that wait, in the order of their turns."""
+        return iter(self._waiting[tier])
 
     def charge(self, tier: Tier, rows: int) -> None:
         """Say what a turn of *tier* has cost."""

@@ -106,6 +106,12 @@ class Reader:
             bounds = ringlog.Bounds(rows=rows_max, bytes=max(_BYTES_MIN, bytes_max), seconds=self._limits.wait_s)
             piece.fill(await ringlog.rows_of(self._sessions.hot, stream, piece, after, bounds))
 
+    async def fill_all(self, pieces: Sequence[tuple[Stream, Piece]]) -> None:
+        """Read the rows of all these *pieces*, which are of one window and of which nothing was read."""
+        found = await ringlog.rows_of_all(self._sessions.hot, pieces, within_s=self._limits.wait_s)
+        for (_, piece), rows in zip(pieces, found, strict=True):
+            piece.fill(rows)
+
     def catch_up(self, taken: Taken) -> None:
         """Begin to read what waits in buckets that were just taken. Until that is done, nothing moves in them."""
         self._start(self._read_taken(taken))

@@ -5,6 +5,7 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain, islice
 from typing import Final, TypeVar
 
 import structlog
@@ -12,7 +13,7 @@ import structlog
 from outbox.backoff import Jitter, backoff_s
 from outbox.errors import BrokerUnavailable
 from relay.decide.holdings import Holdings
-from relay.decide.pieces import Retry, Row, Sent, Stream
+from relay.decide.pieces import Piece, Retry, Row, Sent, Stream
 from relay.decide.turns import WEIGHTS
 from relay.engine.directory import Directory
 from relay.engine.outcomes import Outcomes
@@ -150,7 +151,7 @@ class Sender:
                 continue
             if self._is_leaving(stream):
                 continue
-            if not self._directory.is_declared(one.lane):
+            if not self._directory.is_open(one.lane):
                 self._directory.want(stream)
                 continue
             room_bytes -= one.payload_bytes
@@ -222,7 +223,7 @@ class Sender:
         piece = stream.current()
         if piece is None or stream.held_until is not None or self._is_leaving(stream):
             return []
-        if not self._directory.is_declared(stream.lane):
+        if not self._directory.is_open(stream.lane):
             self._directory.want(stream)
             return []
         rows_max = min(self._limits.chunk, room, self._lane_room(stream))
@@ -231,12 +232,34 @@ class Sender:
         bytes_max = min(self._limits.chunk_bytes, room_bytes)
         if piece.read_after is not None:
             await self._keep()
-            await self._reader.fill(stream, piece, rows_max=rows_max, bytes_max=bytes_max)
+            small = self._small_ones(stream, piece)
+            if len(small) > 1:
+                await self._reader.fill_all(small)
+            else:
+                await self._reader.fill(stream, piece, rows_max=rows_max, bytes_max=bytes_max)
         taken = stream.take(rows_max=rows_max, bytes_max=bytes_max)
         if not taken and stream.has_more:
             # An exhausted range with another piece behind it: its turn is not over.
             return await self._take(stream, room=room, room_bytes=room_bytes)
         return taken
+
+    def _small_ones(self, first: Stream, piece: Piece) -> list[tuple[Stream, Piece]]:
+        """*piece*, and those of the next lanes that can be read along with it.
+
+        Where a window has thousands of lanes, a question for each would cost more than their rows.
+        """
+        small: list[tuple[Stream, Piece]] = []
+        room, room_bytes = self._limits.batch, self._limits.chunk_bytes
+        for stream in chain((first,), islice(self._turns.next_in(first.lane.tier), self._limits.batch)):
+            one = stream.current()
+            if one is None or one.unread is None or (one.lo, one.hi) != (piece.lo, piece.hi):
+                continue
+            room -= one.unread.rows
+            room_bytes -= one.unread.payload_bytes
+            if room < 0 or room_bytes < 0:
+                break
+            small.append((stream, one))
+        return small if small and small[0][1] is piece else []
 
     def _lane_room(self, stream: Stream) -> int:
         free = self._limits.window - self._backlog.unpersisted

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, LiteralString
 
 from outbox.event import Tier
-from relay.decide.pieces import Part, Piece, Row, Stream
+from relay.decide.pieces import Extent, Part, Piece, Row, Stream
 from relay.log.rows import EVENT_COLUMNS, TIERS, event_of
 from relay.log.store import Connection, deadline
 
@@ -58,10 +58,10 @@ ORDER BY e.seq"""  # noqa: S608 (its parts are constants of this package)
 
 _SURVEY: Final[LiteralString] = f"""
 WITH s AS MATERIALIZED (SELECT %(hi)s::pg_snapshot AS hi)
-SELECT tier, tenant, tenant_hash, bucket, min(seq) - 1, max(seq) FROM (
-    SELECT tier, tenant, tenant_hash, bucket, seq {_SINCE}
+SELECT tier, tenant, tenant_hash, bucket, min(seq) - 1, max(seq), count(*), sum(size)::bigint FROM (
+    SELECT tier, tenant, tenant_hash, bucket, seq, octet_length(payload) AS size {_SINCE}
     UNION ALL
-    SELECT tier, tenant, tenant_hash, bucket, seq {_RUNNING_THEN}
+    SELECT tier, tenant, tenant_hash, bucket, seq, octet_length(payload) AS size {_RUNNING_THEN}
 ) w GROUP BY tier, tenant, tenant_hash, bucket"""  # noqa: S608 (its parts are constants of this package)
 
 # The two functions hide the transaction numbers from the planner, which then has one index to take. A window that
@@ -82,6 +82,22 @@ SELECT e.seq, {EVENT_COLUMNS} FROM (
 ) e
 WHERE e.so_far - octet_length(e.payload) < %(bytes)s
 ORDER BY e.seq"""  # noqa: S608 (its parts are constants of this package)
+
+_RANGES: Final[LiteralString] = f"""
+SELECT w.number, e.* FROM unnest(
+    %(groups)s::text[], %(hashes)s::bigint[], %(tiers)s::smallint[], %(tenants)s::text[],
+    %(afters)s::bigint[], %(zs)s::bigint[]
+) WITH ORDINALITY AS w (group_name, tenant_hash, tier, tenant, after, z, number)
+CROSS JOIN LATERAL (
+    SELECT e.seq, {EVENT_COLUMNS} FROM outbox.event e
+    WHERE e.tenant_hash = w.tenant_hash AND e.seq > w.after AND e.seq <= w.z AND e.tier = w.tier AND e.tenant = w.tenant
+      AND NOT pg_visible_in_snapshot(e.xid, %(lo)s::pg_snapshot)
+      AND pg_visible_in_snapshot(e.xid, %(hi)s::pg_snapshot)
+      AND NOT coalesce(e.ordering_key IS NOT NULL AND e.ledger_at < (
+          SELECT g.started_at FROM outbox.consumer_group g
+          WHERE g.group_name = w.group_name AND %(lo)s::pg_snapshot::text = '1:1:'), false)
+    ORDER BY e.seq OFFSET 0
+) e ORDER BY w.number, e.seq"""  # noqa: S608 (its parts are constants of this package)
 
 # A stored stream stands at its own snapshot: what its lane has got since is found for all of them in one pass,
 # from the earliest of their snapshots on.
@@ -197,8 +213,17 @@ async def survey(
     async with deadline(connection, within_s), connection.cursor(binary=True) as cursor:
         await cursor.execute(_SURVEY, {"lo": lo, "hi": hi, "buckets": list(buckets)})
         return [
-            Part(tier=TIERS[tier], tenant=tenant, tenant_hash=hashed, bucket=bucket, after=after, z=z, rows=None)
-            for tier, tenant, hashed, bucket, after, z in await cursor.fetchall()
+            Part(
+                tier=TIERS[tier],
+                tenant=tenant,
+                tenant_hash=hashed,
+                bucket=bucket,
+                after=after,
+                z=z,
+                rows=None,
+                extent=Extent(rows, size),
+            )
+            for tier, tenant, hashed, bucket, after, z, rows, size in await cursor.fetchall()
         ]
 
 
@@ -239,6 +264,29 @@ async def rows_of(connection: Connection, stream: Stream, piece: Piece, after: i
     async with deadline(connection, bounds.seconds), connection.cursor(binary=True) as cursor:
         await cursor.execute(_RANGE, parameters)
         return [Row(row[0], event_of(row[1:])) for row in await cursor.fetchall()]
+
+
+async def rows_of_all(
+    connection: Connection, pieces: Sequence[tuple[Stream, Piece]], *, within_s: float
+) -> Sequence[Sequence[Row]]:
+    """Read all rows of each of *pieces*, which are of one window and of which nothing was read, in one go."""
+    lanes = [stream.lane for stream, _ in pieces]
+    parameters = {
+        "groups": [lane.group for lane in lanes],
+        "hashes": [stream.tenant_hash for stream, _ in pieces],
+        "tiers": [int(lane.tier) for lane in lanes],
+        "tenants": [lane.tenant for lane in lanes],
+        "afters": [piece.after for _, piece in pieces],
+        "zs": [piece.z for _, piece in pieces],
+        "lo": pieces[0][1].lo,
+        "hi": pieces[0][1].hi,
+    }
+    found: list[list[Row]] = [[] for _ in pieces]
+    async with deadline(connection, within_s), connection.cursor(binary=True) as cursor:
+        await cursor.execute(_RANGES, parameters)
+        for row in await cursor.fetchall():
+            found[row[0] - 1].append(Row(row[1], event_of(row[2:])))
+    return found
 
 
 def _parts(rows: Sequence[tuple[Any, ...]]) -> list[Part]:

@@ -1,10 +1,17 @@
 """One tenant's backlog is published beside everybody else's events, not before them."""
 
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
+
+import pytest
 
 from outbox.event import Tier
 from outbox.inprocess import InProcessBroker
+from relay.decide.pieces import Row
 from relay.limits import Limits
+from relay.log import ringlog
 from tests.integration.relay.faulty_publisher import FaultyPublisher
 from tests.integration.relay.running import App, arrived, emit, queued, running
 
@@ -25,6 +32,39 @@ async def test_an_event_committed_behind_a_large_backlog_of_another_tenant_waits
         order = [outgoing.event.id for outgoing in publisher.sent]
         assert order.index(quiet[0]) <= 1 + 5 * limits.chunk
         assert set(noisy) != set(queued(broker, "noisy", tier=Tier.BULK))
+
+
+async def test_a_window_of_many_small_lanes_is_read_many_lanes_at_a_time(
+    url: str, app: App, broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement for each lane costs several times what its two or three rows do."""
+    rows_of, rows_of_all, reads = ringlog.rows_of, ringlog.rows_of_all, Counter[str]()
+
+    async def one(*arguments: Any) -> Sequence[Row]:
+        reads["one"] += 1
+        return await rows_of(*arguments)
+
+    async def many(*arguments: Any, **options: Any) -> Sequence[Sequence[Row]]:
+        reads["many"] += 1
+        return await rows_of_all(*arguments, **options)
+
+    monkeypatch.setattr(ringlog, "rows_of", one)
+    monkeypatch.setattr(ringlog, "rows_of_all", many)
+    # A lane that is not declared yet waits for that, a few at a time: once through all of them first.
+    events = {tenant: emit(app, tenant) for tenant in ("large", *(f"tenant-{number}" for number in range(300)))}
+    app.commit()
+    async with running(url, broker, limits=Limits()) as relay:
+        await relay.sees(lambda gauges: gauges.confirmed == 301, deadline_s=60)
+        reads.clear()
+        for tenant, sent in events.items():
+            # One is too large to be read along with others, and so is read by itself.
+            sent.extend(emit(app, tenant, count=600 if tenant == "large" else 5))
+        app.commit()
+        await relay.sees(lambda gauges: gauges.confirmed == 301 + 600 + 1500, deadline_s=60)
+    for tenant, sent in events.items():
+        assert queued(broker, tenant) == sent
+    assert reads["one"] <= 600 / 200 + 2
+    assert 1 <= reads["many"] <= 1500 / 500 + 5
 
 
 async def test_interactive_events_overtake_a_backlog_of_bulk_and_bulk_still_moves(

@@ -67,6 +67,7 @@ async def test_plans_made_on_empty_partitions_stay_right_when_these_are_full(
     for _ in range(10):  # beyond the number of runs after which a server may choose a generic plan
         await ringlog.window(connection, lo, None, EVERY, BOUNDS, look_as=ringlog.Look(token=1, relays=1))
         await ringlog.rows_of(connection, stream, piece, 0, BOUNDS)
+        await ringlog.rows_of_all(connection, [(stream, piece)], within_s=5.0)
         await ringlog.survey(connection, lo, lo, EVERY, within_s=5.0)
     if not is_filled_first:
         _fill(app, 20_000)
@@ -87,6 +88,8 @@ async def test_plans_made_on_empty_partitions_stay_right_when_these_are_full(
     of_lane = 200 + 10
     arguments = f"{hashed}, 0, {1 << 40}, 2, '{tenant}', '1:1:', '{hi}', 'default', 1000, 16777216"
     check(await plan_of(connection, "so_far", arguments), index="_tenant", rows_max=of_lane)
+    arguments = f"'{{default}}', '{{{hashed}}}', '{{2}}', '{{{tenant}}}', '{{0}}', '{{{1 << 40}}}', '1:1:', '{hi}'"
+    check(await plan_of(connection, "WITH ORDINALITY AS w", arguments), index="_tenant", rows_max=of_lane)
     await store.close(connection)
 
 

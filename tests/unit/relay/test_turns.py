@@ -53,6 +53,15 @@ def test_an_item_waits_at_most_once() -> None:
     assert turns.take() is None
 
 
+def test_those_that_wait_are_seen_in_the_order_of_their_turns() -> None:
+    turns = Turns[str]()
+    for item in ("a", "b", "c"):
+        turns.offer(item, Tier.BULK)
+    assert turns.take() == "a"
+    assert list(turns.next_in(Tier.BULK)) == ["b", "c"]
+    assert list(turns.next_in(Tier.STANDARD)) == []
+
+
 def test_a_turn_is_charged_by_what_it_published_not_by_being_taken() -> None:
     turns = Turns[str]()
     tiers = {"big": Tier.STANDARD, "small": Tier.INTERACTIVE}
