@@ -4,7 +4,7 @@ import importlib
 import json
 import sys
 
-NAMES = ("relay", "latency", "consumer", "memory")
+NAMES = ("relay", "latency", "takeover", "consumer", "memory")
 
 
 def main() -> None:

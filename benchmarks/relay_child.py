@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 from outbox.shell.logs import configure
 from outbox.topology import QueueKind
@@ -18,6 +19,9 @@ from relay.engine.loop import run_relay
 from relay.limits import Limits
 from relay.ports import Confirmed, Outgoing, Settlement
 from relay.rabbitmq.publisher import RabbitPublisher
+
+#: Short, so that a takeover is soon seen.
+LEASE_S: Final = 5.0
 
 
 class Counting:
@@ -61,7 +65,7 @@ async def main(database_url: str, rabbitmq_url: str, kind: QueueKind) -> None:
     publisher = RabbitPublisher(url=rabbitmq_url, queue_kind=kind)
     counting = Counting(publisher)
     relay = asyncio.create_task(
-        run_relay(database_url, counting, publisher, stop=asyncio.Event(), limits=replace(Limits(), lease_s=5.0))
+        run_relay(database_url, counting, publisher, stop=asyncio.Event(), limits=replace(Limits(), lease_s=LEASE_S))
     )
     while line := await asyncio.to_thread(sys.stdin.readline):
         wanted = counting.confirmed + json.loads(line)["expect"]
