@@ -16,6 +16,8 @@ from relay.log.leases import Taken
 from relay.log.sessions import Sessions
 
 _BYTES_MIN: Final = 1
+# A task whose connection was severed ends with the next turn of the event loop.
+_SEVERED_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +130,12 @@ class Reader:
                     self._resume(caught_up)
 
     async def close(self) -> None:
-        """Stop reading."""
+        """Stop reading. Whoever wants that at once severs the sessions before: the driver asks the server to stop.
+
+        One that is connecting, which nothing severs, is cancelled.
+        """
+        if self._beside:
+            await asyncio.wait(self._beside, timeout=_SEVERED_S)
         for task in self._beside:
             task.cancel()
         await asyncio.gather(*self._beside, return_exceptions=True)

@@ -100,8 +100,9 @@ class Tenure:
         """End what runs beside, and the broker's connection. Leases run out by themselves."""
         self._gauges.is_broker_up = False
         self._gauges.owned = 0
+        # Severed, not cancelled: the driver would ask a server that may be frozen to give up, and wait for its answer.
+        self._sessions.sever()
         if self._persisting is not None:
-            # Not cancelled: the driver would ask a server that may be frozen to give up. Its deadline severs it.
             await asyncio.gather(self._persisting, return_exceptions=True)
         await self._reader.close()
         await self._sender.close()

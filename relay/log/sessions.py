@@ -20,6 +20,7 @@ class Sessions:
     _write: store.Connection
     _origin: guard.Origin
     _is_writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _beside: set[store.Connection] = field(default_factory=set)
 
     @contextlib.asynccontextmanager
     async def writing(self) -> AsyncIterator[store.Connection]:
@@ -31,11 +32,18 @@ class Sessions:
     async def aside(self) -> AsyncIterator[store.Connection]:
         """One more, for what may take long and must not keep the others waiting."""
         connection = await _connect(self.url, self.limits, statement_s=self.limits.survey_s)
+        self._beside.add(connection)
         try:
             _check_same(await guard.check(connection, within_s=self.limits.wait_s), self._origin)
             yield connection
         finally:
+            self._beside.discard(connection)
             await store.close(connection)
+
+    def sever(self) -> None:
+        """End what runs beside the engine, with StoreUnavailable and at once, whether or not the server answers."""
+        for connection in (self._write, *self._beside):
+            store.sever(connection)
 
 
 @contextlib.asynccontextmanager

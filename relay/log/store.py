@@ -74,12 +74,12 @@ async def deadline(connection: Connection, seconds: float) -> AsyncIterator[None
     """
     is_over = False
 
-    def sever() -> None:
+    def give_up() -> None:
         nonlocal is_over
         is_over = True
-        _sever(connection)
+        sever(connection)
 
-    timer = asyncio.get_running_loop().call_later(seconds, sever)
+    timer = asyncio.get_running_loop().call_later(seconds, give_up)
     try:
         with database.store_errors():
             yield
@@ -102,7 +102,8 @@ async def close(connection: Connection | None) -> None:
             await connection.close()
 
 
-def _sever(connection: Connection) -> None:
+def sever(connection: Connection) -> None:
+    """Break *connection* from this side: whoever waits for an answer on it hears at once that none will come."""
     if connection.closed:
         return
     # Through a duplicate: closing the driver's own descriptor under it would leave its waiter asleep for ever.

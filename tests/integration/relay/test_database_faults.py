@@ -1,10 +1,12 @@
 """The database goes away, freezes, restarts or turns read-only: the relay waits it out and begins anew."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from typing import NoReturn
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -12,7 +14,11 @@ import psycopg
 from admin import migrate
 from admin.embedded import PostgresNode
 from outbox.inprocess import InProcessBroker
+from relay.decide.holdings import Holdings
+from relay.engine.reader import Reader
 from relay.gauges import Gauges
+from relay.log import store
+from relay.log.sessions import opened
 from relay.memory import MemoryPublisher
 from tests.integration.relay.running import QUICK, App, arrived, emit, queued, running, start, value
 from tests.support.proxy import Proxy
@@ -41,6 +47,29 @@ async def test_a_frozen_connection_is_given_up_at_its_deadline_and_work_goes_on_
         assert not relay.gauges.is_ready
         proxy.thaw()
         await arrived(broker, events)
+
+
+async def test_what_is_read_beside_a_lost_tenure_is_given_up_at_once_though_the_server_is_frozen(
+    url: str, app: App
+) -> None:
+    """Cancelled, the driver would ask the server to stop and wait five seconds for its answer."""
+    async with proxied(url) as (address, proxy), opened(address, QUICK) as sessions:
+        reader = Reader(sessions, Holdings(), limits=QUICK, gauges=Gauges())
+
+        async def read_long() -> NoReturn:
+            async with sessions.aside() as connection, store.deadline(connection, 600):
+                await connection.execute("select pg_sleep(600)")
+            raise AssertionError("it slept through")
+
+        reader._start(read_long())
+        app.autocommit = True  # within a transaction, what is asked of other sessions stays as it was
+        asleep = "select count(*) from pg_stat_activity where query = 'select pg_sleep(600)'"
+        await until(lambda: value(app, asleep) == 1, what="the long read")
+        proxy.freeze()
+        began = time.monotonic()
+        sessions.sever()
+        await reader.close()
+        assert time.monotonic() - began < 2
 
 
 def lost_more(before: int, gauges: Gauges) -> bool:
