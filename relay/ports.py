@@ -45,6 +45,7 @@ class Category(Enum):
     TOO_LARGE = "too_large"
     MISMATCH = "queue_mismatch"
     FORBIDDEN = "forbidden"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,13 @@ from yarl import URL
 
 from outbox.errors import BrokerUnavailable
 from relay.ports import Category, Failed, Outgoing, Settlement
-from relay.rabbitmq.caution import Caution
+from relay.rabbitmq.caution import Caution, refusal
 from relay.rabbitmq.confirms import Confirms
 from relay.rabbitmq.frames import Marshaller
 from relay.rabbitmq.tap import CHANNEL, Tap, connect
 
 # The broker's words for "I will not take this message": 311, 406 on the channel; 501, 502 on the connection.
-# 403 and 404 speak of the exchange, which is every event's, so they blame none.
+# 403 and 404 speak of the exchange, which is every event's: they blame none, and all wait.
 _REFUSALS: Final = frozenset({311, 406, 501, 502})
 _SILENT_HEARTBEATS: Final = 2
 _GOODBYE_S: Final = 1.0
@@ -77,7 +77,9 @@ class PublishingChannel:
         """Connect and open the channel. Raises what aiormq and asyncio raise, and BrokerUnavailable."""
         self.connection, self._tap = await connect(url, self)
         frame_bytes_max = self.connection.connection_tune.frame_max or 0
-        self._frames = Marshaller(channel=CHANNEL, frame_bytes_max=frame_bytes_max, body_bytes_max=self._body_bytes_max)
+        named = self._caution.body_bytes_max
+        body_bytes_max = self._body_bytes_max if named is None else min(named, self._body_bytes_max)
+        self._frames = Marshaller(channel=CHANNEL, frame_bytes_max=frame_bytes_max, body_bytes_max=body_bytes_max)
         self._tap.write(marshal(commands.Channel.Open(), CHANNEL) + marshal(commands.Confirm.Select(), CHANNEL))
         await self._is_ready
         self._listen_for_silence()
@@ -169,7 +171,9 @@ class PublishingChannel:
     def _closed_by_broker(self, what: str, close: commands.Channel.Close | commands.Connection.Close) -> None:
         reason = self.brokers_words = f"the broker closed {what}: {close.reply_code} {close.reply_text}"
         if self._loss is None and close.reply_code in _REFUSALS:
-            self._caution.refused(self._confirms.unsettled(), reason=reason)
+            self._caution.refused(
+                self._confirms.unsettled(), refusal(close.reply_code, close.reply_text, reason=reason)
+            )
             self._end(reason)
         self.lost(reason)
 

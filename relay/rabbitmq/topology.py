@@ -250,14 +250,14 @@ def _silent(queue: str) -> _Refusal:
 def _explain(error: BaseException, kind: QueueKind) -> tuple[Category, str]:
     said = words(error)
     if isinstance(error, _FORBIDDEN):
-        return Category.FORBIDDEN, said
+        return Category.FORBIDDEN, f"want permission to declare and bind it, got {said}"
     unequal = _INEQUIVALENT.search(said)
     if unequal is None:
         return Category.UNROUTABLE, said
     argument, ours, theirs = unequal.groups()
     ours, theirs = (_value(described) for described in (ours, theirs))
     # The broker names one argument only; of another kind of queue it may be any of them.
-    return Category.MISMATCH, f"want {argument} {ours}, as our {kind} queues have, the broker has it with {theirs}"
+    return Category.MISMATCH, f"want {argument} {ours}, as our {kind} queues have, got one that exists with {theirs}"
 
 
 def _value(described: str) -> str:

@@ -36,8 +36,20 @@ class Management:
     def add_vhost(self, name: str) -> None:
         """Make the vhost *name*; this user may do everything in it."""
         self._call("PUT", f"/api/vhosts/{quote(name, safe='')}", {})
-        permissions = {"configure": ".*", "write": ".*", "read": ".*"}
-        self._call("PUT", f"/api/permissions/{quote(name, safe='')}/{quote(self.user, safe='')}", permissions)
+        self.allow(self.user, name)
+
+    def add_user(self, user: str, password: str) -> None:
+        """Make a user that may do nothing yet."""
+        self._call("PUT", f"/api/users/{quote(user, safe='')}", {"password": password, "tags": ""})
+
+    def delete_user(self, user: str) -> None:
+        """Delete the user, and close its connections."""
+        self._call("DELETE", f"/api/users/{quote(user, safe='')}")
+
+    def allow(self, user: str, vhost: str, *, configure: str = ".*", write: str = ".*", read: str = ".*") -> None:
+        """Let *user* do in *vhost* what these patterns match, and nothing else."""
+        permissions = {"configure": configure, "write": write, "read": read}
+        self._call("PUT", f"/api/permissions/{quote(vhost, safe='')}/{quote(user, safe='')}", permissions)
 
     def delete_vhost(self, name: str) -> None:
         """Delete the vhost *name* and all in it."""

@@ -124,7 +124,7 @@ async def test_a_lane_of_the_other_queue_kind_names_both_values_and_our_kind(sta
     faults = await stage.publisher.declare([lane()])
 
     assert faults[0].reason == (
-        f"queue {lane().queue}: want x-queue-type classic, as our classic queues have, the broker has it with quorum"
+        f"queue {lane().queue}: want x-queue-type classic, as our classic queues have, got one that exists with quorum"
     )
 
 

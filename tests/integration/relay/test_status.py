@@ -104,8 +104,8 @@ async def test_deferred_events_are_counted_by_state_and_category(url: str, app: 
         """insert into outbox.deferred (group_name, state, category, reason, attempts, due_at, id, bucket, tier, tenant,
                tenant_hash, type, data_version, source, content_type, payload, ordering_key, key_number)
            select 'default', (array['retry', 'dead', 'void'])[1 + seq % 3],
-               (array['forbidden', 'unroutable'])[1 + seq % 2], 'r', 1, now(), id, bucket, tier, tenant, tenant_hash, type, data_version, source, content_type, payload,
-               'key', seq
+               (array['forbidden', 'unroutable'])[1 + seq % 2], 'r', 1, now(), id, bucket, tier, tenant, tenant_hash,
+               type, data_version, source, content_type, payload, 'key', seq
            from (select row_number() over (order by seq) - 1 as seq, id, bucket, tier, tenant, tenant_hash, type,
                      data_version, source, content_type, payload from outbox.event) e"""
     )
