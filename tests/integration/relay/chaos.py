@@ -1,4 +1,4 @@
-"""A database under writers of every kind, relays that crash, freeze and lose their wires, and what reached the broker.
+"""A database under writers of every kind, relays that come, go, crash, freeze and lose their wires, and what arrived.
 
 The checker knows only what was committed and rolled back, and the order in which events first arrived.
 """
@@ -160,7 +160,7 @@ class Writer:
 
 
 class Victim:
-    """A relay on an event loop of its own thread, which can be crashed and frozen."""
+    """A relay on an event loop of its own thread, which can be crashed, frozen, and sent away for a while."""
 
     def __init__(self, url: str, broker: SlowBroker, seed: int) -> None:
         self.gauges = Gauges()
@@ -172,15 +172,27 @@ class Victim:
         self._thread.start()
         self._stop: asyncio.Event
         self._task: asyncio.Task[None]
+        self.is_away = False
         self.start()
 
     def start(self) -> None:
+        self.is_away = False
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(20)
 
     def crash(self) -> None:
         """End it in the middle of whatever it does; nothing is released or persisted."""
         asyncio.run_coroutine_threadsafe(self._crash(), self._loop).result(20)
         self.start()
+
+    def leave(self) -> None:
+        """Let it hand over and go, in its own time: it may be frozen just now."""
+        self.is_away = True
+        asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
+
+    def come_back(self) -> None:
+        """Start it again, as soon as it has gone."""
+        self.is_away = False
+        asyncio.run_coroutine_threadsafe(self._come_back(), self._loop)
 
     def freeze(self, seconds: float) -> None:
         """Let it stand still, sockets open, and go on as if nothing had been."""
@@ -209,6 +221,10 @@ class Victim:
     async def _crash(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _come_back(self) -> None:
+        await self._task
+        await self._start()
 
     async def _drain(self) -> None:
         self._stop.set()
@@ -247,7 +263,7 @@ def run_chaos(
     seconds: float,
     writers: int = 6,
     tenants: int = 16,
-    relays: int = 2,
+    relays: int = 3,
     settle_s: float = 40.0,
 ) -> Verdict:
     """Let everything happen for *seconds*, let it settle for up to *settle_s*, and judge.
@@ -287,7 +303,16 @@ def run_chaos(
     janitor.join()
     broker.close()
     for victim in victims:
-        for name in ("takeovers", "leases_lost", "store_losses", "broker_losses", "surveys", "resent", "persists"):
+        for name in (
+            "takeovers",
+            "given_up",
+            "leases_lost",
+            "store_losses",
+            "broker_losses",
+            "surveys",
+            "resent",
+            "persists",
+        ):
             events[name] += getattr(victim.gauges, name)
     return judge(truth, broker, events)
 
@@ -337,8 +362,14 @@ def _harass(victims: list[Victim], broker: SlowBroker, rng: random.Random, until
         elif chance < 0.25:
             events["freezes"] += 1
             victim.freeze(rng.random() * 3)
-        elif chance < 0.7:
+        elif chance < 0.65:
             events["cuts"] += broker.cut_one()
+        elif victim.is_away:
+            events["joins"] += 1
+            victim.come_back()
+        elif chance < 0.8 and sum(not one.is_away for one in victims) > 1:
+            events["leaves"] += 1
+            victim.leave()
 
 
 def _settle(broker: SlowBroker, truth: Truth, settle_s: float) -> None:
