@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Annotated, Final, Literal
 
 import typer
@@ -24,7 +25,6 @@ app: Final = typer.Typer()
 
 _ASK_ABOVE: Final = 1_000
 _COUNTS_SHOWN: Final = 50
-_TIME: Final = "%Y-%m-%d %H:%M:%S %Z"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -107,18 +107,20 @@ def cancel_replay(
 def _show(found: Preview) -> None:
     wanted = found.wanted
     if not found.events:
-        typer.echo(f"no group was sent any such event between {wanted.from_at:{_TIME}} and {wanted.to_at:{_TIME}}")
+        typer.echo(f"no group was sent any such event between {_utc(wanted.from_at)} and {_utc(wanted.to_at)}")
     for share in found.shares:
-        since = share.from_at
-        note = ", where it starts" if since > wanted.from_at else ""
-        typer.echo(
-            f"group {share.group}, from {since:{_TIME}}{note}, to {wanted.to_at:{_TIME}}: {share.events:,} events"
-        )
+        note = ", where it starts" if share.from_at > wanted.from_at else ""
+        period = f"from {_utc(share.from_at)}{note}, to {_utc(wanted.to_at)}"
+        typer.echo(f"group {share.group}, {period}: {share.events:,} events")
         for count in share.counts[:_COUNTS_SHOWN]:
             typer.echo(f"  {count.events:>9,}  {harmless(count.tenant)}  {harmless(count.type)}")
         rest = share.counts[_COUNTS_SHOWN:]
         if rest:
             typer.echo(f"  {sum(count.events for count in rest):>9,}  of {len(rest):,} other tenants and types")
+
+
+def _utc(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def _plain(found: Preview, numbers: dict[str, int]) -> dict[str, object]:
@@ -143,8 +145,8 @@ def _table(found: Sequence[Request]) -> Table:
         table.add_row(
             str(one.id),
             harmless(one.group),
-            f"{one.from_at:%Y-%m-%d %H:%M:%S}",
-            f"{one.to_at:%Y-%m-%d %H:%M:%S}",
+            _utc(one.from_at),
+            _utc(one.to_at),
             harmless(" ".join(only for only in (one.tenant, one.type) if only is not None)),
             f"{one.published:,}",
             f"{one.events:,}",

@@ -12,7 +12,7 @@ _BILLED = "SELECT count(*), count(DISTINCT posting_id) FROM bill"
 
 async def test_two_groups_each_handle_every_event_once(world: World) -> None:
     engine = world.engine()
-    billing.bill.create(engine)
+    billing.metadata.create_all(engine)
     relay, bookings = world.relay(), world.consumer()
     _commit(engine, first=0)
     await world.until_value("SELECT count(*) FROM effect", 60)

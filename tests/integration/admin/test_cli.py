@@ -149,7 +149,7 @@ def test_unknown_ids_are_named_before_and_instead_of_anything_done(command: Comm
 
 
 def test_help_is_there_for_every_command(command: Command) -> None:
-    for arguments in ([], ["migrate"], ["group"], ["dead"], ["dead", "replay"], ["demo"]):
+    for arguments in ([], ["migrate"], ["group"], ["dead"], ["dead", "replay"], ["replay"], ["demo"]):
         code, output = command(*arguments, "--help", DATABASE_URL="")
         assert code == DONE
         assert "Usage: outbox" in output
