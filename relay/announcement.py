@@ -11,16 +11,22 @@ from relay.ports import Announcement
 LANE_TYPE: Final = "fairpost.lane"
 
 
-def announcement_message(announcement: Announcement) -> Message:
-    """JSON that names the lane by its parts: no queue name gives a long tenant id back."""
+def announcement_message(announcement: Announcement, *, is_gone: bool = False) -> Message:
+    """JSON that names the lane by its parts: no queue name gives a long tenant id back.
+
+    Args:
+        is_gone: the lane is about to be deleted; whoever consumes from it stops once nothing of it is in hand.
+    """
     lane = announcement.lane
-    content = {
+    content: dict[str, str | bool] = {
         "group": lane.group,
         "tier": lane.tier.label,
         "tenant": lane.tenant,
         "queue": lane.queue,
         "group_started_at": announcement.group_started_at.astimezone(UTC).isoformat(),
     }
+    if is_gone:
+        content["is_gone"] = True
     return Message(
         message_id=str(new_event_id()),
         type=LANE_TYPE,

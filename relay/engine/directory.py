@@ -17,6 +17,7 @@ from typing import Final
 import structlog
 
 from outbox.naming import Lane, bucket_of, tenant_hash
+from relay.decide.backlog import StreamKey
 from relay.decide.pieces import Stream
 from relay.limits import Limits
 from relay.log import lanes
@@ -62,6 +63,8 @@ class Directory:
         self._places: set[tuple[str, int]] = set()
         self._starts: Mapping[str, datetime] = {}
         self._wanted: dict[Stream, None] = {}
+        self._leaving: set[Lane] = set()
+        self._postponed: dict[Stream, None] = {}
         self._to_announce: deque[Lane] = deque()
         self._asking: _Question | None = None
         self._asking_apart: _Question | None = None
@@ -73,13 +76,23 @@ class Directory:
         """Whether the lane stands and answers, as far as is known: one deleted since shows when an event comes back."""
         return lane in self._declared
 
+    def is_open(self, lane: Lane) -> bool:
+        """Whether anything new may be published to the lane: it is declared, and is not being off-boarded."""
+        return lane in self._declared and lane not in self._leaving
+
     @property
     def is_asking(self) -> bool:
         """Whether an answer of the broker is awaited."""
         return any((self._asking, self._asking_apart, self._announcing))
 
     def want(self, stream: Stream) -> None:
-        """Have the lane declared, also if it was before; ``work`` gives the answer."""
+        """Have the lane declared, also if it was before; ``work`` gives the answer.
+
+        One that is being off-boarded is declared when that has ended, save where something of it is unsettled.
+        """
+        if stream.lane in self._leaving and not stream.outstanding:
+            self._postponed[stream] = None
+            return
         self._declared.discard(stream.lane)
         self._wanted[stream] = None
 
@@ -96,8 +109,30 @@ class Directory:
     def forget(self, places: Collection[tuple[str, int]]) -> None:
         """These groups and buckets are another's from now on."""
         self._places.difference_update(places)
-        for stream in [one for one in self._wanted if (one.lane.group, one.bucket) in places]:
-            del self._wanted[stream]
+        for streams in (self._wanted, self._postponed):
+            for stream in [one for one in streams if (one.lane.group, one.bucket) in places]:
+                del streams[stream]
+
+    async def heed(self, token: int, streams: Mapping[StreamKey, Stream]) -> None:
+        """Publish nothing new to lanes that are being off-boarded, and tell of ours that have nothing unsettled.
+
+        Not before that may a queue be deleted: the broker confirms what is on its way to one that it deletes. Where
+        events have come for a lane meanwhile it is declared again once it is gone.
+        """
+        async with self._sessions.writing() as connection:
+            were, self._leaving = self._leaving, await lanes.leaving(connection, within_s=self._limits.wait_s)
+            if were - self._leaving:
+                # Gone, or kept after all.
+                self._recorded |= await lanes.recorded(connection, within_s=self._limits.wait_s)
+            quiet = {lane for lane in self._leaving if not _outstanding(streams, lane)}
+            self._recorded -= quiet
+            self._declared -= quiet
+            ours = [lane for lane in quiet if self._is_ours(lane)]
+            if ours:
+                await lanes.quiet(connection, token, ours, within_s=self._limits.wait_s)
+        for stream in [one for one in self._postponed if one.lane not in self._leaving]:
+            del self._postponed[stream]
+            self.want(stream)
 
     async def work(self, now: float) -> Sequence[Answer]:
         """Go on with what is to be asked of the broker, never waiting for it; return what was answered.
@@ -194,18 +229,22 @@ class Directory:
         if called:
             waiting = {*self._to_announce, *self._announced}
             self._to_announce.extend(
-                lane
-                for lane in self._recorded
-                if lane.group in called
-                and lane not in waiting
-                and (lane.group, bucket_of(tenant_hash(lane.tenant))) in self._places
+                lane for lane in self._recorded if lane.group in called and lane not in waiting and self._is_ours(lane)
             )
+
+    def _is_ours(self, lane: Lane) -> bool:
+        return (lane.group, bucket_of(tenant_hash(lane.tenant))) in self._places
 
     async def _announce(self, announced: Sequence[Lane]) -> Sequence[LaneFault]:
         return await self._topology.announce(
             [
                 Announcement(lane=lane, group_started_at=self._starts[lane.group])
                 for lane in announced
-                if lane.group in self._starts
+                if lane.group in self._starts and lane not in self._leaving
             ]
         )
+
+
+def _outstanding(streams: Mapping[StreamKey, Stream], lane: Lane) -> int:
+    stream = streams.get((lane.group, lane.tier, lane.tenant))
+    return 0 if stream is None else stream.outstanding

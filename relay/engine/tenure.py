@@ -207,6 +207,8 @@ class Tenure:
         if taken.bases:
             await self._directory.take([(group, bucket) for group, bucket, _ in taken.bases], now)
             self._reader.catch_up(taken)
+        if self._lease.owned:
+            await self._directory.heed(self.token, self._holdings.backlog.streams)
 
     def _part(self) -> frozenset[Place]:
         """The buckets that the next persist gives up; from here on none of what they have unsettled is ours."""
@@ -268,7 +270,7 @@ class Tenure:
         limits = self._limits
         if not self._outcomes.has_news:
             # Bases move also when nothing is published: truncation and the next takeover depend on them.
-            return self._persisted_at + limits.wait_s
+            return self._persisted_at + limits.lease_s
         # A full window waits for nothing but this.
         return self._persisted_at + (limits.persist_s if self._sender.has_room else limits.persist_s / 5)
 

@@ -132,8 +132,11 @@ CREATE TABLE outbox.lane (
     tier smallint NOT NULL,
     tenant text NOT NULL,
     declared_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    leaving_at timestamptz,
+    quiet_at timestamptz CHECK (quiet_at IS NULL OR leaving_at IS NOT NULL),
     PRIMARY KEY (group_name, tier, tenant)
 );
+CREATE INDEX lane_leaving ON outbox.lane (group_name) WHERE leaving_at IS NOT NULL;
 
 CREATE TABLE outbox.replay (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
