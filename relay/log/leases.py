@@ -49,7 +49,7 @@ UPDATE outbox.bucket SET token = 0, expires_at = '-infinity' WHERE token = %s"""
 _GIVE_UP: Final[LiteralString] = """
 UPDATE outbox.bucket b SET token = 0, expires_at = '-infinity'
 FROM unnest(%s::text[], %s::smallint[]) AS given (group_name, bucket)
-WHERE b.group_name = given.group_name AND b.bucket = given.bucket"""
+WHERE b.group_name = given.group_name AND b.bucket = given.bucket AND b.token = %s"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +136,9 @@ async def release(connection: Connection, token: int, *, within_s: float) -> Non
         await peers.strike(connection, token)
 
 
-async def give_up(connection: Connection, places: Sequence[tuple[str, int]]) -> None:
+async def give_up(connection: Connection, token: int, places: Sequence[tuple[str, int]]) -> None:
     """Let these groups' buckets be taken at once. Inside the transaction that has seen my token on them."""
-    await connection.execute(_GIVE_UP, ([group for group, _ in places], [bucket for _, bucket in places]))
+    await connection.execute(_GIVE_UP, ([group for group, _ in places], [bucket for _, bucket in places], token))
 
 
 async def _streams(connection: Connection, bases: Sequence[tuple[str, int, str]]) -> Sequence[StreamPosition]:

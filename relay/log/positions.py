@@ -27,7 +27,7 @@ SELECT count(*) FROM (
 _MOVE: Final[LiteralString] = """
 UPDATE outbox.bucket b SET lo = %s::pg_snapshot, last_seq = DEFAULT
 FROM unnest(%s::text[], %s::smallint[]) AS moved (group_name, bucket)
-WHERE b.group_name = moved.group_name AND b.bucket = moved.bucket"""
+WHERE b.group_name = moved.group_name AND b.bucket = moved.bucket AND b.token = %s"""
 
 _UPSERT: Final[LiteralString] = """
 INSERT INTO outbox.stream (group_name, tier, tenant, tenant_hash, bucket, lo, hi, after, z)
@@ -85,11 +85,11 @@ async def persist(
             for base, moved in groupby(positions.bases, key=lambda one: one[2]):
                 places = [(group, bucket) for group, bucket, _ in moved]
                 await connection.execute(
-                    _MOVE, (base, [group for group, _ in places], [bucket for _, bucket in places])
+                    _MOVE, (base, [group for group, _ in places], [bucket for _, bucket in places], token)
                 )
             if given_up:
                 await unclaim(connection, token, given_up)
-                await give_up(connection, given_up)
+                await give_up(connection, token, given_up)
 
 
 async def _write_findings(connection: Connection, token: int, findings: Findings) -> None:

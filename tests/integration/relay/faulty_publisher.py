@@ -18,6 +18,8 @@ class FaultyPublisher:
         self._given_back: list[Settlement] = []
         self.is_silent: Callable[[Outgoing], bool] = lambda _: False
         """Published, and never confirmed."""
+        self.is_late = False
+        """Published, and confirmed only once this is over."""
         self.is_refused: Callable[[Outgoing], bool] = lambda _: False
         """Given back at once."""
         self.is_returned: Callable[[Outgoing], bool] = lambda _: False
@@ -32,6 +34,7 @@ class FaultyPublisher:
         self.announced: list[Announcement] = []
         self.called: set[str] = set()
         self._silent_tags: set[int] = set()
+        self._late: list[Settlement] = []
 
     @property
     def is_blocked(self) -> bool:
@@ -41,6 +44,7 @@ class FaultyPublisher:
         self.opens += 1
         self._silent_tags.clear()
         self._given_back.clear()
+        self._late.clear()
         if self.is_dead:
             raise BrokerUnavailable("faulty publisher: want it alive, got it dead")
         await self._memory.open()
@@ -64,7 +68,11 @@ class FaultyPublisher:
             raise BrokerUnavailable("faulty publisher: want it alive, got it dead")
         given_back, self._given_back = self._given_back, []
         heard = await self._memory.settlements(timeout_s=0 if given_back else timeout_s)
-        return [*given_back, *(one for one in heard if one.tag not in self._silent_tags)]
+        self._late += [one for one in heard if one.tag not in self._silent_tags]
+        if self.is_late:
+            return given_back
+        heard, self._late = self._late, []
+        return [*given_back, *heard]
 
     async def close(self) -> None:
         await self._memory.close()

@@ -69,6 +69,30 @@ async def test_a_tenant_far_behind_moves_in_mid_backlog_and_keeps_its_order(
     assert queued(broker, LEAVING) == events
 
 
+async def test_a_bucket_leaves_only_when_all_that_was_published_of_it_is_confirmed(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    publisher = FaultyPublisher(broker)
+    first = start(url, publisher, limits=replace(PATIENT, drain_s=30.0, confirm_s=30.0))
+    await first.owns()
+    publisher.is_late = True
+    events = emit(app, LEAVING, count=100)
+    app.commit()
+    await first.sees(lambda gauges: gauges.in_flight == 100)
+    second = start(url, MemoryPublisher(broker), limits=PATIENT)
+    await first.sees(lambda gauges: gauges.share == 32)
+    later = first.gauges.stepped_at + 1.0
+    await first.sees(lambda gauges: gauges.stepped_at > later, what="a second to pass")
+    assert (first.gauges.owned, second.gauges.owned) == (64, 0)
+    publisher.is_late = False
+    await second.owns(32)
+    events += emit(app, LEAVING)
+    app.commit()
+    await arrived(broker, events, LEAVING)
+    await _all_crash([first, second])
+    assert queued(broker, LEAVING) == events  # and nothing came twice
+
+
 async def test_a_bucket_whose_confirms_do_not_come_moves_all_the_same_and_its_former_owner_sends_no_more_of_it(
     url: str, app: App, broker: InProcessBroker
 ) -> None:
