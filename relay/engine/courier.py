@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from outbox.errors import BrokerUnavailable
-from outbox.naming import Lane
 from relay.limits import Limits
 from relay.log import lanes, store
 from relay.log.replays import Copy
@@ -122,24 +121,28 @@ class Courier:
             await asyncio.sleep(_RESEND_S)
         if self._returned:
             returned, self._returned = self._returned, []
-            refused = await self._declare({self._copies[index].lane: None for index in returned})
-            self._stuck.update(index for index in returned if self._copies[index].lane in refused)
-            again += [index for index in returned if self._copies[index].lane not in refused]
+            again += await self._declared(returned)
         await self._send(sorted(again))
 
-    async def _declare(self, wanted: dict[Lane, None]) -> set[Lane]:
-        """Have the lanes stand and their groups know; return those that cannot."""
-        faults = await self._topology.declare(list(wanted))
-        for fault in faults:
-            self._problem = fault.reason
-        refused = {fault.lane for fault in faults}
-        standing = [lane for lane in wanted if lane not in refused]
-        await lanes.record(self._connection, standing, within_s=self._limits.wait_s)
+    async def _declared(self, returned: Sequence[int]) -> list[int]:
+        """Have lanes stand again, and their groups know; return the copies that can be sent now."""
+        recorded = await lanes.recorded(self._connection, within_s=self._limits.wait_s)
+        wanted = dict.fromkeys(lane for index in returned if (lane := self._copies[index].lane) in recorded)
+        faults = {fault.lane: fault.reason for fault in await self._topology.declare(list(wanted))}
+        standing = [lane for lane in wanted if lane not in faults]
         starts = await lanes.group_starts(self._connection, within_s=self._limits.wait_s)
         await self._topology.announce(
             [Announcement(lane=lane, group_started_at=starts[lane.group]) for lane in standing if lane.group in starts]
         )
-        return refused
+        for index in returned:
+            lane = self._copies[index].lane
+            if lane in faults:
+                self._problem = faults[lane]
+                self._stuck.add(index)
+            elif lane not in wanted:
+                self._problem = f"{lane.queue}: want a lane of a tenant that is here, got one that was off-boarded"
+                self._failed.add(index)
+        return [index for index in returned if self._copies[index].lane in standing]
 
     async def _send(self, indices: Sequence[int]) -> None:
         batch = []

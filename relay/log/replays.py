@@ -18,8 +18,9 @@ from relay.log.ringlog import Bounds
 from relay.log.rows import EVENT_COLUMNS, event_of
 from relay.log.store import Connection, deadline
 
-#: What of the log, there called ``e``, the group was sent and has in no other hands. What somebody has discarded, and
-#: perhaps a void has stood for, must not come to life again behind its successors; the audit alone remembers it.
+#: What of the log, there called ``e``, the group was sent and has in no other hands. What was published has a lane,
+#: unless its tenant was off-boarded since: that stays so. What somebody has discarded, and perhaps a void has stood
+#: for, must not come to life again behind its successors; the audit alone remembers it.
 IS_PUBLISHED: Final[LiteralString] = """
     EXISTS (
         SELECT FROM outbox.bucket b
@@ -29,6 +30,9 @@ IS_PUBLISHED: Final[LiteralString] = """
         WHERE s.group_name = %(group)s AND s.tier = e.tier AND s.tenant = e.tenant
           AND (NOT pg_visible_in_snapshot(e.xid, s.hi)
                OR e.seq > s.after AND NOT pg_visible_in_snapshot(e.xid, s.lo)))
+    AND EXISTS (
+        SELECT FROM outbox.lane l
+        WHERE l.group_name = %(group)s AND l.tier = e.tier AND l.tenant = e.tenant AND l.leaving_at IS NULL)
     AND NOT EXISTS (SELECT FROM outbox.deferred d WHERE d.group_name = %(group)s AND d.id = e.id)
     AND e.id <> ALL (ARRAY(
         SELECT (one ->> 'id')::uuid

@@ -11,7 +11,10 @@ from outbox.shell.exits import CONFIGURATION, DONE, USAGE
 from tests.integration.admin.test_cli import Command
 from tests.integration.relay.running import App, emit, value
 
-PUBLISHED = "update outbox.bucket set lo = pg_current_snapshot()"
+PUBLISHED = """
+    update outbox.bucket set lo = pg_current_snapshot();
+    insert into outbox.lane (group_name, tier, tenant)
+    select distinct g.group_name, e.tier, e.tenant from outbox.event e, outbox.consumer_group g"""
 AUDIT = "select actor, action, group_name, detail from outbox.audit order by id"
 
 

@@ -16,6 +16,7 @@ from relay.gauges import Gauges
 from relay.log import store
 from relay.log.replay_requests import Request, Wanted, ask, bounds, cancel, requests, shares
 from relay.memory import MemoryPublisher
+from relay.ports import Outgoing
 from tests.integration.relay.faulty_publisher import FaultyPublisher
 from tests.integration.relay.running import QUICK, App, Both, arrived, emit, queued, start, value
 from tests.support.wait import until
@@ -82,6 +83,8 @@ async def test_a_replay_never_brings_what_was_not_published_nor_what_others_look
     app.execute("select outbox.add_group('audit')")
     app.commit()
     _committed(app, 1)
+    app.execute("insert into outbox.lane (group_name, tier, tenant) values ('audit', 1, 'acme')")
+    app.commit()
     assert await _counted(url, since, group="audit") == 0  # older than the group, or not published to it
     await _ask(url, since)
     async with _replaying(url, broker):
@@ -173,6 +176,37 @@ async def test_queues_that_were_lost_are_declared_and_announced_by_the_replay(
         await _until_ended(url)
     assert queued(broker) == events
     assert [announcement.lane for announcement in faulty.announced] == [lane]
+
+
+async def test_a_replay_brings_no_tenant_back_that_was_off_boarded(url: str, app: App, broker: InProcessBroker) -> None:
+    since = _now(app)
+    events = await _published(url, app, broker, 50)
+    globex = emit(app, "globex", count=50)
+    app.commit()
+    await _publish_all(url, app, broker)
+    await _ask(url, since)
+    faulty = FaultyPublisher(broker)
+
+    def is_gone(outgoing: Outgoing) -> bool:
+        # A chunk is on its way already; the tenant's queue and record go.
+        if outgoing.lane.tenant == "globex":
+            broker.delete_queue(outgoing.lane.queue)
+            app.execute("delete from outbox.lane where tenant = 'globex'")
+            app.commit()
+        return False
+
+    faulty.is_refused = is_gone
+    async with _replaying(url, broker, publisher=faulty):
+        await _until_ended(url)
+    assert queued(broker) == events + events
+    assert broker.queues.keys() & {Lane(group="default", tier=Tier.STANDARD, tenant="globex").queue} == set()
+    (request,) = await _requests(url)
+    assert (request.published, request.failed) == (50, len(globex))
+    assert "got one that was off-boarded" in str(request.problem)
+    assert await _counted(url, since) == 50
+    app.execute("update outbox.lane set leaving_at = now()")
+    app.commit()
+    assert await _counted(url, since) == 0
 
 
 async def test_a_replay_takes_what_its_filters_name_and_no_more_each_second_than_it_may(
