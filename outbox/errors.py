@@ -14,6 +14,7 @@
         ├── Unreadable           a message that is not one of ours, or is damaged
         ├── SchemaMissing        the database has not been migrated, or is of another version
         ├── WrongDatabase        stored positions belong to another cluster, timeline or database
+        │   └── IsStandby        this is a standby, which may be so for a moment only
         └── QueueMismatch        a queue exists with other arguments
 
 Catch by branch, never by leaf. A message is one sentence: what was wanted and what came.
@@ -74,6 +75,10 @@ class SchemaMissing(PermanentError):
 
 class WrongDatabase(PermanentError):
     """Stored positions belong to another cluster, timeline or database."""
+
+
+class IsStandby(WrongDatabase):
+    """This is a standby, which may be so for a moment only: an address leads elsewhere during a failover."""
 
 
 class QueueMismatch(PermanentError):

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, nullcontext
 import structlog
 
 from outbox.backoff import Jitter, backoff_s
-from outbox.errors import LeaseLost, StoreUnavailable
+from outbox.errors import IsStandby, LeaseLost, StoreUnavailable
 from relay.engine.alarm import Alarm
 from relay.engine.listener import listen
 from relay.engine.tenure import Tenure
@@ -53,7 +53,8 @@ async def run_relay(
         is_listening: also read the log at once when an app says that it has committed.
 
     Raises:
-        WrongDatabase: a standby, or not the database that the stored positions belong to.
+        WrongDatabase: not the database that the stored positions belong to, or a standby at the start: one that is
+            met later is waited out, since a failover may lead there for a moment.
         SchemaMissing: the database is not migrated.
         ConfigError: the server refuses the address, or the role lacks a permission.
     """
@@ -99,7 +100,9 @@ async def _tenures(
                     await tenure.run(stop)
                 finally:
                     await tenure.close()
-        except StoreUnavailable as error:
+        except (StoreUnavailable, IsStandby) as error:
+            if isinstance(error, IsStandby) and not former:
+                raise
             gauges.store_losses += 1
             log.warning("database lost", reason=str(error))
         except LeaseLost as error:

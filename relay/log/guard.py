@@ -10,7 +10,7 @@ from typing import Any, Final, LiteralString
 
 import psycopg
 
-from outbox.errors import WrongDatabase
+from outbox.errors import IsStandby, WrongDatabase
 from relay.log.store import Connection, deadline
 
 _IS_STANDBY: Final[LiteralString] = "SELECT pg_is_in_recovery()"
@@ -67,7 +67,7 @@ async def compare(connection: psycopg.AsyncConnection[Any]) -> Compared:
     """
     row = await (await connection.execute(_IS_STANDBY)).fetchone()
     if row is not None and row[0]:
-        raise WrongDatabase("database: want a primary, got a standby, whose snapshots do not show all commits")
+        raise IsStandby("database: want a primary, got a standby, whose snapshots do not show all commits")
     origin = await (await connection.execute(_ORIGIN)).fetchone()
     ahead = await (await connection.execute(_AHEAD)).fetchone()
     assert origin is not None  # noqa: S101 (the function returns one row)

@@ -6,11 +6,12 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from admin.leash import Leashed
+from admin.leash import Leashed, descendants
 from tests.support.wait import until
 
 # What a process may see of our environment; its settings are those of the test and no others.
@@ -112,6 +113,19 @@ class ConsoleProcess:
         """End it if it still runs, and remove its output."""
         self._child.kill()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """The process *pid* and all below it are stopped: sockets stay open, and nobody answers."""
+    group = [pid, *descendants(pid)]
+    for one in group:
+        os.kill(one, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for one in group:
+            os.kill(one, signal.SIGCONT)
 
 
 class Processes:

@@ -68,6 +68,11 @@ class Proxy:
         self._flowing.set()
         await asyncio.gather(*self._links, return_exceptions=True)
 
+    def turn(self, *, host: str, port: int) -> None:
+        """Break every connection, and lead new ones to another server, as a failover does."""
+        self._target = (host, port)
+        self.cut()
+
     def cut(self) -> None:
         """Break every connection now, both sides; new ones are taken."""
         for client, server in self._links.values():

@@ -1,8 +1,9 @@
 """RabbitMQ itself is killed, blocked and silent under the relay: an event counts as published when it was confirmed."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from urllib.parse import urlsplit, urlunsplit
 
 import aio_pika
@@ -14,7 +15,9 @@ from outbox.topology import QueueKind
 from relay.limits import Limits
 from relay.rabbitmq.publisher import RabbitPublisher
 from tests.integration.relay.running import App, emit, start, value
+from tests.support.ackless import AcklessProxy
 from tests.support.containers import RabbitContainer
+from tests.support.processes import frozen
 from tests.support.proxy import Proxy
 from tests.support.rabbit import RabbitNode
 from tests.support.services import fresh_name
@@ -22,15 +25,18 @@ from tests.support.wait import until
 
 Node = RabbitNode | RabbitContainer
 
-LIMITS = Limits(lease_s=6.0, confirm_s=5.0)
+LIMITS = Limits(lease_s=6.0, confirm_s=5.0, attempts=3)
 EVENTS = 10_000
 
 
 async def test_a_broker_killed_during_ten_thousand_publishes_loses_none(
-    url: str, app: App, faulty_rabbit: RabbitNode | RabbitContainer
+    url: str, app: App, faulty_rabbit: Node
 ) -> None:
-    """dotnetcore/CAP#730, abpframework/abp#24340, debezium-server PR#136: published meant written to the socket."""
-    publisher = RabbitPublisher(url=faulty_rabbit.url(), queue_kind="classic", connect_timeout_s=3.0)
+    """dotnetcore/CAP#730, abpframework/abp#24340, debezium-server PR#136: published meant written to the socket.
+
+    zarusz/SlimMessageBus#459: the outage takes more tries than an event has, and costs none of them.
+    """
+    publisher = Tried(url=faulty_rabbit.url(), queue_kind="classic", connect_timeout_s=3.0)
     relay = start(url, publisher, limits=LIMITS)
     await relay.owns()
     expected = {str(one) for number in range(5) for one in emit(app, f"t{number}", count=EVENTS // 5)}
@@ -39,36 +45,102 @@ async def test_a_broker_killed_during_ten_thousand_publishes_loses_none(
     await asyncio.to_thread(faulty_rabbit.kill)
     await relay.sees(lambda gauges: gauges.broker_losses > 0)
     assert relay.gauges.owned == 64
+    await until(lambda: publisher.tries > 5, what="more tries than an event has")
+    confirmed = relay.gauges.confirmed
     await asyncio.to_thread(faulty_rabbit.start)
-    await relay.sees(lambda gauges: gauges.is_broker_up, deadline_s=30)
+    await relay.sees(lambda gauges: gauges.confirmed > confirmed, deadline_s=10, what="confirms soon after its return")
     await relay.sees(lambda gauges: gauges.streams == 0 and gauges.in_flight == 0, deadline_s=60)
     await relay.hand_over()
+    assert value(app, "select count(*) from outbox.deferred") == 0
     found = await _ids(faulty_rabbit.url())
     assert expected == set(found)
     assert len(found) <= EVENTS + LIMITS.window
 
 
+@pytest.mark.parametrize("alarm", ["memory", "disk"])
 async def test_a_blocked_broker_keeps_the_leases_and_publishing_resumes_by_itself(
-    url: str, app: App, faulty_rabbit: RabbitNode | RabbitContainer
+    url: str, app: App, faulty_rabbit: Node, alarm: str
 ) -> None:
-    """mosquito/aio-pika#636: the client hides that it is blocked."""
+    """Juniper OpenSDN#129, mosquito/aio-pika#636: the client hides that it is blocked."""
+    block: Callable[[], object] = faulty_rabbit.block
+    unblock: Callable[[], object] = faulty_rabbit.unblock
+    if alarm == "disk":
+        block = partial(faulty_rabbit.ctl, "set_disk_free_limit", "1000000GB")
+        unblock = partial(faulty_rabbit.ctl, "set_disk_free_limit", "10MB")
     publisher = RabbitPublisher(url=faulty_rabbit.url(), queue_kind="classic", connect_timeout_s=3.0)
     relay = start(url, publisher, limits=Limits(lease_s=3.0, confirm_s=2.0))
     await relay.owns()
     emit(app, "early")
     app.commit()
     await relay.sees(lambda gauges: gauges.confirmed == 1)
-    await asyncio.to_thread(faulty_rabbit.block)
+    await asyncio.to_thread(block)
     emit(app, "t0", count=10)
     app.commit()
     await relay.sees(lambda gauges: gauges.is_blocked)
     later = relay.gauges.stepped_at + 7.0
     await relay.sees(lambda gauges: gauges.stepped_at > later, what="two leases to pass")
     assert (relay.gauges.owned, relay.gauges.leases_lost, relay.gauges.deferred) == (64, 0, 0)
-    await asyncio.to_thread(faulty_rabbit.unblock)
-    await relay.sees(lambda gauges: gauges.confirmed == 11)
+    await asyncio.to_thread(unblock)
+    await relay.sees(lambda gauges: gauges.confirmed == 11, deadline_s=10, what="confirms soon after the alarm")
     assert relay.gauges.broker_losses == 0
     await relay.hand_over()
+
+
+async def test_a_broker_that_stands_still_is_noticed_and_worked_with_again_within_ten_seconds_of_its_return(
+    url: str, app: App, faulty_rabbit: RabbitNode
+) -> None:
+    """mosquito/aio-pika#588, #669: a frozen connection was never replaced. This one is idle: no confirm is missed."""
+    publisher = Tried(url=faulty_rabbit.url(), queue_kind="classic", connect_timeout_s=1.0, heartbeat_s=1)
+    relay = start(url, publisher, limits=LIMITS)
+    await relay.owns()
+    emit(app, "still")
+    app.commit()
+    await relay.sees(lambda gauges: gauges.confirmed == 1 and gauges.in_flight == 0)
+    with frozen(faulty_rabbit.pid):
+        await relay.sees(lambda gauges: gauges.broker_losses == 1, deadline_s=10, what="silence to be noticed")
+        emit(app, "still", count=100)
+        app.commit()
+        await until(lambda: publisher.tries > 3, what="connections tried in vain")
+        assert relay.gauges.owned == 64
+    await relay.sees(lambda gauges: gauges.confirmed == 101, deadline_s=10, what="confirms soon after its return")
+    assert value(app, "select count(*) from outbox.deferred") == 0
+    await relay.hand_over()
+
+
+async def test_confirms_withheld_for_many_deadlines_cost_no_attempt_and_repeat_a_window_each_time_at_most(
+    url: str, app: App, faulty_rabbit: Node, vhost_name: str
+) -> None:
+    """Juniper OpenSDN#129, mosquito/aio-pika#636: whoever waits for a confirm without a deadline waits for ever."""
+    limits = Limits(lease_s=3.0, confirm_s=1.0, attempts=3)
+    async with AcklessProxy(faulty_rabbit.url(vhost_name)) as proxy:
+        publisher = RabbitPublisher(url=proxy.url, queue_kind="classic", connect_timeout_s=3.0)
+        relay = start(url, publisher, limits=limits)
+        await relay.owns()
+        emit(app, "t0")
+        app.commit()
+        await relay.sees(lambda gauges: gauges.confirmed == 1)
+        proxy.is_withholding = True
+        for number in range(5):
+            emit(app, f"t{number}", count=100)
+        app.commit()
+        await relay.sees(lambda gauges: gauges.broker_losses >= 4, what="more deadlines than an event has attempts")
+        assert (relay.gauges.owned, relay.gauges.leases_lost, relay.gauges.deferred) == (64, 0, 0)
+        proxy.is_withholding = False
+        await relay.sees(lambda gauges: gauges.confirmed == 501, deadline_s=10, what="confirms soon after they flow")
+        await relay.hand_over()
+    found = await _ids(faulty_rabbit.url(vhost_name))
+    assert len(set(found)) == 501
+    assert len(found) <= 501 * (1 + relay.gauges.broker_losses)
+
+
+class Tried(RabbitPublisher):
+    """Counts how often it was opened."""
+
+    tries = 0
+
+    async def open(self) -> None:
+        self.tries += 1
+        await super().open()
 
 
 @asynccontextmanager

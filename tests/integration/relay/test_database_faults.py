@@ -1,8 +1,9 @@
 """The database goes away, freezes, restarts or turns read-only: the relay waits it out and begins anew."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -10,9 +11,11 @@ from typing import NoReturn
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
+import pytest
 
 from admin import migrate
 from admin.embedded import PostgresNode
+from outbox.errors import WrongDatabase
 from outbox.inprocess import InProcessBroker
 from relay.decide.holdings import Holdings
 from relay.engine.reader import Reader
@@ -20,8 +23,11 @@ from relay.gauges import Gauges
 from relay.log import store
 from relay.log.sessions import opened
 from relay.memory import MemoryPublisher
+from tests.integration.relay.copies import copied, same
 from tests.integration.relay.running import QUICK, App, arrived, emit, queued, running, start, value
+from tests.support.processes import frozen
 from tests.support.proxy import Proxy
+from tests.support.services import fresh_name
 from tests.support.wait import until
 
 
@@ -151,3 +157,89 @@ async def test_a_database_that_turned_read_only_is_waited_out(url: str, app: App
         app.commit()
         await arrived(broker, events)
         await until(lambda: relay.gauges.unpersisted == 0, what="everything to be persisted")
+
+
+@pytest.fixture
+def private(faulty_postgres: PostgresNode) -> Iterator[str]:
+    """The URL of a migrated database on a private node."""
+    name = fresh_name("private")
+    with psycopg.connect(faulty_postgres.dsn(), autocommit=True) as connection:
+        connection.execute(f'create database "{name}"'.encode())
+    url = faulty_postgres.dsn(name)
+    migrate.upgrade(url, chains=("outbox",))
+    yield url
+    faulty_postgres.start()
+
+
+async def test_a_server_that_is_stopped_whole_is_worked_with_again_within_ten_seconds_of_its_return(
+    faulty_postgres: PostgresNode, private: str, broker: InProcessBroker
+) -> None:
+    async with running(private, broker) as relay:
+        with psycopg.connect(private) as app:
+            events = emit(app, count=500)
+            app.commit()
+            with frozen(faulty_postgres.pid):
+                await relay.sees(lambda gauges: gauges.store_losses >= 2, what="a connection tried again in vain")
+                assert not relay.gauges.is_ready
+            async with asyncio.timeout(10):
+                events += emit(app, count=20)
+                app.commit()
+                await arrived(broker, events)
+    assert list(dict.fromkeys(queued(broker))) == events
+
+
+async def test_without_a_free_connection_slot_it_waits_for_one(
+    faulty_postgres: PostgresNode, private: str, broker: InProcessBroker
+) -> None:
+    """53300, too many connections: an app that leaks them takes the relay's place when that loses its own."""
+    async with running(private, broker) as relay:
+        with psycopg.connect(private, autocommit=True) as app, contextlib.ExitStack() as leaked:
+            while relay.gauges.store_losses < 2:
+                with contextlib.suppress(psycopg.OperationalError):
+                    while True:
+                        leaked.enter_context(psycopg.connect(faulty_postgres.dsn()))
+                app.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'outbox%'"
+                )
+                await asyncio.sleep(0)
+            events = emit(app, count=20)
+            leaked.close()
+            async with asyncio.timeout(10):
+                await arrived(broker, events)
+        assert relay.gauges.leases_lost == 0
+
+
+async def test_idle_sessions_ended_by_an_administrator_cost_nothing(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    async with running(url, broker) as relay:
+        for losses in (1, 2, 3):
+            app.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where application_name = 'outbox-relay' and datname = current_database()"
+            )
+            events = emit(app)
+            app.commit()
+            async with asyncio.timeout(10):
+                await arrived(broker, events)
+            await relay.sees(partial(lost_more, losses - 1))
+            await relay.owns()
+        assert relay.gauges.leases_lost == 0
+
+
+async def test_a_standby_met_during_a_failover_is_waited_out(
+    faulty_postgres: PostgresNode, private: str, broker: InProcessBroker
+) -> None:
+    """It may be the address that leads there for a moment; at the start it is the setting that is wrong."""
+    with copied(faulty_postgres, signal="standby") as standby:
+        async with proxied(private) as (address, proxy), running(address, broker) as relay:
+            proxy.turn(host="127.0.0.1", port=standby.port)
+            await relay.sees(lambda gauges: gauges.store_losses >= 3, what="the standby to be refused")
+            proxy.turn(host="127.0.0.1", port=faulty_postgres.port)
+            with psycopg.connect(private) as app:
+                events = emit(app, count=20)
+                app.commit()
+            async with asyncio.timeout(10):
+                await arrived(broker, events)
+        with pytest.raises(WrongDatabase, match="want a primary, got a standby"):
+            await start(same(private, standby, here=faulty_postgres), MemoryPublisher(broker)).task
