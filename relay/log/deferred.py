@@ -69,15 +69,20 @@ UPDATE outbox.deferred d SET token = NULL
 FROM unnest(%s::text[], %s::smallint[]) AS gone (group_name, bucket)
 WHERE d.token = %s AND d.group_name = gone.group_name AND d.bucket = gone.bucket"""
 
-# Lanes that must wait are left out here: theirs could fill every answer, and nobody else's would ever be sent.
+# In the order of the index of what is due, so that it costs what is due and not what is dead; OFFSET 0 and the
+# subqueries keep the planner to that. Lanes that must wait are left out here: theirs could fill every answer, and
+# nobody else's would ever be sent.
 _DUE: Final[LiteralString] = """
 SELECT d.group_name, d.tier, d.tenant, d.tenant_hash, d.bucket, d.id, octet_length(d.payload)
-FROM outbox.deferred d JOIN outbox.bucket b ON b.group_name = d.group_name AND b.bucket = d.bucket
-WHERE d.state <> 'dead' AND d.due_at <= statement_timestamp()
-  AND b.token = %(token)s AND d.token IS DISTINCT FROM %(token)s
-  AND NOT EXISTS (
-      SELECT FROM unnest(%(groups)s::text[], %(tiers)s::smallint[], %(tenants)s::text[]) AS w (group_name, tier, tenant)
-      WHERE w.group_name = d.group_name AND w.tier = d.tier AND w.tenant = d.tenant)
+FROM (
+    SELECT * FROM outbox.deferred WHERE state <> 'dead' AND due_at <= statement_timestamp()
+    ORDER BY due_at, id OFFSET 0
+) d
+WHERE d.token IS DISTINCT FROM %(token)s
+  AND (SELECT b.token FROM outbox.bucket b WHERE b.group_name = d.group_name AND b.bucket = d.bucket) = %(token)s
+  AND (d.group_name, d.tier, d.tenant) NOT IN (
+      SELECT w.group_name, w.tier, w.tenant
+      FROM unnest(%(groups)s::text[], %(tiers)s::smallint[], %(tenants)s::text[]) AS w (group_name, tier, tenant))
 ORDER BY d.due_at, d.id LIMIT %(rows)s"""
 
 # A row that an operator has locked is passed over, so neither waits for the other; what an operator has changed
@@ -87,14 +92,14 @@ UPDATE outbox.deferred e SET token = %(token)s
 FROM (
     SELECT d.group_name, d.id
     FROM unnest(%(groups)s::text[], %(ids)s::uuid[]) AS w (group_name, id)
-    JOIN outbox.deferred d ON d.group_name = w.group_name AND d.id = w.id
-    WHERE d.state <> 'dead' AND d.due_at <= statement_timestamp()
-    FOR UPDATE OF d SKIP LOCKED
+    CROSS JOIN LATERAL (
+        SELECT * FROM outbox.deferred d
+        WHERE d.group_name = w.group_name AND d.id = w.id AND d.state <> 'dead' AND d.due_at <= statement_timestamp()
+        FOR UPDATE SKIP LOCKED
+    ) d
 ) free
 WHERE e.group_name = free.group_name AND e.id = free.id
-  AND EXISTS (
-      SELECT FROM outbox.bucket b
-      WHERE b.group_name = e.group_name AND b.bucket = e.bucket AND b.token = %(token)s)
+  AND (SELECT b.token FROM outbox.bucket b WHERE b.group_name = e.group_name AND b.bucket = e.bucket) = %(token)s
 RETURNING e.group_name, e.tenant_hash, e.bucket, e.attempts, e.state, {EVENT_COLUMNS}"""  # noqa: S608 (constants)
 
 

@@ -124,7 +124,7 @@ CREATE TABLE outbox.deferred (
     CHECK (state <> 'void' OR ordering_key IS NOT NULL),
     PRIMARY KEY (group_name, id)
 );
-CREATE INDEX deferred_due ON outbox.deferred (due_at) WHERE state <> 'dead';
+CREATE INDEX deferred_due ON outbox.deferred (due_at, id) WHERE state <> 'dead';
 CREATE INDEX deferred_claimed ON outbox.deferred (token) WHERE token IS NOT NULL;
 
 CREATE TABLE outbox.lane (

@@ -13,7 +13,7 @@ from outbox.inprocess import InProcessBroker
 from outbox.naming import Lane, bucket_of, tenant_hash
 from outbox.shell.database import connect
 from outbox.wire import decode
-from relay.log import resolve
+from relay.log import deferred, resolve, store
 from relay.log.deferred_list import DeferredFilter
 from relay.memory import MemoryPublisher
 from relay.ports import Category, LaneFault
@@ -261,6 +261,27 @@ async def test_a_lane_that_must_wait_leaves_the_retries_of_others_their_turn(
         assert attempts == 1  # the lane's fault is no failure of theirs
         publisher.lane_fault = lambda _: None
         await arrived(broker, stuck, "odd")
+
+
+async def test_what_is_dead_or_must_wait_costs_the_retries_of_others_nothing(url: str, app: App) -> None:
+    """Each look read every deferred row once for each bucket, and a relay with many could not go on."""
+    connection = await store.connect(url, store.FIXED_PLANS, connect_s=5.0, statement_s=20.0)
+    await deferred.due(connection, 7, waiting=(), rows_max=200, within_s=5.0)  # the plan is made on an empty table
+    app.execute("update outbox.bucket set token = 7, expires_at = now() + interval '1 hour'")
+    app.execute(
+        """insert into outbox.deferred (group_name, state, category, reason, attempts, due_at, id, bucket, tier, tenant,
+               tenant_hash, type, data_version, source, content_type, payload)
+           select 'default', case when n % 50 = 0 then 'retry' else 'dead' end, 'unroutable', 'r', 1, now(),
+               gen_random_uuid(), n % 64, 1, 't' || n % 500, 5, 't', 1, 's', 'c', '' from generate_series(1, 50000) n"""
+    )
+    app.commit()
+    waiting = [replace(LANE, tenant=f"t{number}") for number in range(50, 500)]
+    for _ in range(10):
+        found = await deferred.due(connection, 7, waiting=waiting, rows_max=200, within_s=1.0)
+        assert {one.lane.tenant for one in found} == {"t0"}
+        assert len(await deferred.claim(connection, 7, found[:10], within_s=1.0)) == 10
+    assert len(await deferred.due(connection, 7, waiting=(), rows_max=2_000, within_s=1.0)) == 900
+    await store.close(connection)
 
 
 async def test_an_operator_who_falls_asleep_over_an_event_holds_back_no_other(
