@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from outbox.event import Tier
 from outbox.naming import Lane, bucket_of, tenant_hash
 from relay.decide.pieces import Piece, Stream
-from relay.log import ringlog, store
+from relay.log import replays, ringlog, store
 from relay.log.ringlog import Bounds
 from tests.integration.relay.running import App, emit
 
@@ -90,6 +91,43 @@ async def test_plans_made_on_empty_partitions_stay_right_when_these_are_full(
     check(await plan_of(connection, "so_far", arguments), index="_tenant", rows_max=of_lane)
     arguments = f"'{{default}}', '{{{hashed}}}', '{{2}}', '{{{tenant}}}', '{{0}}', '{{{1 << 40}}}', '1:1:', '{hi}'"
     check(await plan_of(connection, "WITH ORDINALITY AS w", arguments), index="_tenant", rows_max=of_lane)
+    await store.close(connection)
+
+
+async def test_a_replay_reads_no_more_of_a_full_log_than_goes_into_its_chunk(url: str, app: App) -> None:
+    connection = await store.connect(url, store.FIXED_PLANS, connect_s=5.0, statement_s=10.0)
+    since, until = datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(hours=1)
+    first, last = replays.Place(-(2**63), 0), 2**63 - 1
+    claim = replays.Claim(
+        id=1,
+        token=1,
+        mark=1,
+        group="default",
+        from_at=since,
+        to_at=until,
+        tenant=None,
+        type=None,
+        per_s=500,
+        tries=0,
+        after=first,
+        last_hash=last,
+    )
+    bounds = Bounds(rows=50, bytes=1 << 20, seconds=10.0)
+    for _ in range(10):
+        assert (await replays.read(connection, claim, bounds, scan=2000)).is_last
+    _fill(app, 20_000)
+    app.execute("update outbox.bucket set lo = pg_current_snapshot()")
+    app.execute(
+        "insert into outbox.lane (group_name, tier, tenant) select distinct 'default', tier, tenant from outbox.event"
+    )
+    app.execute("analyze outbox.event")
+    app.commit()
+    chunk = await replays.read(connection, claim, bounds, scan=2000)
+    assert (len(chunk.copies), chunk.is_last) == (50, False)
+    arguments = (
+        f"'{since}', '{until}', null, null, 'default', {first.tenant_hash}, {first.seq}, {last}, 2000, 50, 1000000"
+    )
+    check(await plan_of(connection, "w.before", arguments), index="_tenant", rows_max=50)
     await store.close(connection)
 
 
