@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from outbox.errors import BrokerUnavailable, OutboxError
+from outbox.errors import BrokerUnavailable, ConfigError, OutboxError
 from relay.engine.courier import Courier, Delivered
 from relay.gauges import Gauges
 from relay.limits import Limits
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 _CONNECT_S: Final = 5.0
 _STATEMENT_S: Final = 60.0
-# Longer than any chunk takes: who has not moved a request by then has died.
+# With the wait for confirms longer than any chunk takes: who has not moved a request by then has died.
 _LEASE_S: Final = 120.0
 _CHUNKS_PER_S: Final = 10
 _SCAN: Final = 2_000
@@ -74,6 +74,7 @@ class _Replayer:
         self._gauges = gauges
         self._chunk = limits.chunk
         self._chunk_bytes = limits.chunk_bytes
+        self._lease_s = _LEASE_S + limits.confirm_s
 
     async def run(self, stop: asyncio.Event, look_every_s: float) -> None:
         while not stop.is_set():
@@ -84,7 +85,7 @@ class _Replayer:
             elif due_s > 0:
                 await _wait(stop, min(due_s, look_every_s))
             else:
-                claim = await replays.claim(self._connection, lease_s=_LEASE_S, within_s=_STATEMENT_S)
+                claim = await replays.claim(self._connection, lease_s=self._lease_s, within_s=_STATEMENT_S)
                 if claim is not None:
                     await self._serve(claim)
 
@@ -96,7 +97,7 @@ class _Replayer:
         chunk = await replays.read(self._connection, claim, bounds, scan=_SCAN)
         try:
             delivered = await self._courier.deliver(chunk.copies)
-        except BrokerUnavailable as error:
+        except (BrokerUnavailable, ConfigError) as error:
             # An outage, not a lane's fault: all of the request waits, and no try is counted.
             await self._courier.close()
             done = Done(after=claim.after, problem=str(error))
