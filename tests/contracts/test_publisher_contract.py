@@ -187,18 +187,20 @@ async def test_an_oversized_payload_among_200_fails_alone_and_the_199_arrive_onc
     ]
 
 
-async def test_headers_over_one_frame_fail_alone(stage: Stage) -> None:
-    """celery/py-amqp#428: such headers close the whole connection."""
+async def test_headers_over_one_frame_among_200_fail_alone_and_the_199_arrive_once(stage: Stage) -> None:
+    """celery/py-amqp#428, rabbitmq/amqp091-go#285: such headers close the whole connection."""
     await opened(stage, lane())
-    sent = outgoing(3, lane())
-    sent[1] = Outgoing(tag=2, lane=lane(), event=event(actor="a" * 200_000))
+    sent = outgoing(200, lane())
+    sent[100] = Outgoing(tag=sent[100].tag, lane=lane(), event=event(actor="a" * 200_000))
 
     await stage.publisher.send(sent)
-    settled = await settle(stage.publisher, 3)
+    settled = await settle(stage.publisher, 200)
 
-    assert [(one.tag, one.category) for one in failures(settled)] == [(2, Category.TOO_LARGE)]
+    assert [(one.tag, one.category) for one in failures(settled)] == [(101, Category.TOO_LARGE)]
     assert failures(settled)[0].reason.startswith("headers: want at most ")
-    assert len(await stage.read(lane().queue)) == 2
+    assert [found.id for found in events_of(await stage.read(lane().queue))] == [
+        one.event.id for one in sent if one.tag != 101
+    ]
 
 
 async def test_a_body_of_many_frames_arrives_whole(stage: Stage) -> None:

@@ -112,10 +112,10 @@ async def test_one_event_that_the_broker_refuses_is_dead_with_its_reason_and_the
     await stage.limit(_LIMIT_BYTES)
     try:
         async with relaying(url, stage.url) as relay:
-            (huge,) = emit(app, "odd", payload=bytes(_LIMIT_BYTES + 1))
+            emit(app, "odd", payload=bytes(_LIMIT_BYTES + 1))
             others = emit(app, "odd", count=999)
             app.commit()
-            assert [one for one in await stage.arrived(ODD, others) if one == huge] == []
+            assert await stage.arrived(ODD, others) == others
             await until(partial(_deferred, app, [("dead", "too_large", 1)]), what="the offender to be dead")
             (reason,) = await _reasons(app)
             assert f"payload: want at most {_LIMIT_BYTES} bytes, got {_LIMIT_BYTES + 1}" in reason
