@@ -190,9 +190,9 @@ class Victim:
         asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
 
     def come_back(self) -> None:
-        """Start it again, as soon as it has gone."""
-        self.is_away = False
-        asyncio.run_coroutine_threadsafe(self._come_back(), self._loop)
+        """Wait until it has gone, and start it again."""
+        asyncio.run_coroutine_threadsafe(self._gone(), self._loop).result(20)
+        self.start()
 
     def freeze(self, seconds: float) -> None:
         """Let it stand still, sockets open, and go on as if nothing had been."""
@@ -222,9 +222,8 @@ class Victim:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _come_back(self) -> None:
+    async def _gone(self) -> None:
         await self._task
-        await self._start()
 
     async def _drain(self) -> None:
         self._stop.set()
