@@ -81,6 +81,11 @@ class Directory:
         return lane in self._declared and lane not in self._leaving
 
     @property
+    def leaving(self) -> Collection[Lane]:
+        """The lanes that are being off-boarded."""
+        return self._leaving
+
+    @property
     def is_asking(self) -> bool:
         """Whether an answer of the broker is awaited."""
         return any((self._asking, self._asking_apart, self._announcing))

@@ -149,8 +149,6 @@ class Sender:
             stream = self._backlog.stream_of(one.lane, tenant_hash=one.tenant_hash, bucket=one.bucket)
             if stream.held_until is not None or self._is_leaving(stream):
                 continue
-            if self._is_leaving(stream):
-                continue
             if not self._directory.is_open(one.lane):
                 self._directory.want(stream)
                 continue

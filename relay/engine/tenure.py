@@ -170,7 +170,7 @@ class Tenure:
             due = await deferred.due(
                 connection,
                 self.token,
-                waiting=self._outcomes.waiting,
+                waiting=(*self._outcomes.waiting, *self._directory.leaving),
                 rows_max=limits.chunk,
                 within_s=limits.wait_s,
             )
