@@ -48,6 +48,10 @@ _SCHEDULED: Final[LiteralString] = """
 SELECT count(*), count(*) FILTER (WHERE due_at <= clock_timestamp()), min(due_at) FROM outbox.scheduled"""
 
 
+_LEAVING: Final[LiteralString] = """
+SELECT tenant, count(*), min(leaving_at) FROM outbox.lane WHERE leaving_at IS NOT NULL GROUP BY 1 ORDER BY 3, 1"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
     """Committed events of one tier that one group has not been sent. *oldest_s* is the age of the first of them."""
@@ -106,6 +110,15 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """A tenant whose *queues* are being off-boarded. What is emitted for them waits until that has ended."""
+
+    tenant: str
+    queues: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """Everything at *at*, the database's time."""
 
@@ -118,6 +131,7 @@ class Status:
     scheduled_due: int
     next_scheduled_at: datetime | None
     slots: Sequence[Slot]
+    leaving: Sequence[Leaving]
 
 
 async def read(url: str, *, connect_s: float = 5.0) -> Status:
@@ -153,6 +167,12 @@ def problems(status: Status, *, slow_s: float = 60.0) -> list[str]:
         f"relay {relay.token} does not reach the broker; what it holds moves to those that do"
         for relay in status.relays
         if not relay.is_able
+    ]
+    found += [
+        f"{one.tenant}: {one.queues} queues are being off-boarded since {one.since:%Y-%m-%d %H:%M:%S %Z}, and its"
+        " events wait: run outbox tenant offboard again, or with --keep"
+        for one in status.leaving
+        if (status.at - one.since).total_seconds() > slow_s
     ]
     for group in status.groups:
         found += [
@@ -196,6 +216,10 @@ async def _read(connection: store.Connection) -> Status:
         scheduled_due=scheduled_due,
         next_scheduled_at=next_scheduled_at,
         slots=await _slots(connection),
+        leaving=[
+            Leaving(tenant=tenant, queues=queues, since=since)
+            for tenant, queues, since in await _all(connection, _LEAVING)
+        ],
     )
 
 

@@ -75,6 +75,10 @@ class Hands:
         """How many run."""
         return len(self._running)
 
+    def has_of(self, lane: str) -> bool:
+        """Whether anything that counts in the buffer *lane* is unsettled."""
+        return any(held.lane == lane for held in self._held.values())
+
     def waiting_in(self, tier: Tier) -> Counter[str]:
         """How many wait for a slot, by lane; to be read only."""
         return self._waiting[tier]

@@ -22,6 +22,7 @@ _AGAIN_MAX_S: Final = 60.0
 class _Known:
     lane: Lane
     is_attached: bool = False
+    is_leaving: bool = False
     losses: int = 0
     again_at: float = 0.0
 
@@ -55,15 +56,40 @@ class Lanes:
         known = self._known.get(queue)
         return None if known is None else known.lane
 
+    def standing(self) -> set[Lane]:
+        """The lanes that are not leaving."""
+        return {known.lane for known in self._known.values() if not known.is_leaving}
+
     def learn(self, lanes: Iterable[Lane], now: float) -> list[str]:
         """Take *lanes* in; return the queues to attach, those included that were lost a while ago."""
         for lane in lanes:
-            if lane.queue not in self._known:
+            known = self._known.get(lane.queue)
+            if known is None:
                 self._known[lane.queue] = _Known(lane=lane)
+            elif known.is_leaving:
+                # Declared anew: how often it was lost says nothing any more.
+                known.is_leaving, known.losses, known.again_at = False, 0, 0.0
         found = []
         for queue, known in self._known.items():
-            if not known.is_attached and known.again_at <= now:
+            if not known.is_attached and not known.is_leaving and known.again_at <= now:
                 known.is_attached = True
+                found.append(queue)
+        return found
+
+    def leave(self, lanes: Iterable[Lane], hands: Hands) -> list[str]:
+        """*lanes* are about to be deleted; return the queues to detach: those of which nothing is in hand any more.
+
+        A queue that has no consumer left has nothing unsettled, then: that is how its deleter knows. What still
+        comes from one is known by its lane as before.
+        """
+        for lane in lanes:
+            if lane.queue in self._known:
+                self._known[lane.queue].is_leaving = True
+        found = []
+        for queue, known in self._known.items():
+            if known.is_leaving and known.is_attached and not hands.has_of(queue):
+                known.is_attached = False
+                self._extras.pop(queue, None)
                 found.append(queue)
         return found
 

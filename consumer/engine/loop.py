@@ -185,6 +185,16 @@ class Engine:
         for queue in self.lanes.learn(lanes, time.monotonic()):
             await self._broker.attach(queue, prefetch=self.lanes.prefetch)
 
+    async def leave(self, lanes: Iterable[Lane]) -> None:
+        """Detach from *lanes*, and from those left before, as soon as nothing of them is in hand. Call it again."""
+        if self.is_draining:
+            return
+        for queue in self.lanes.leave(lanes, self.hands):
+            self._log.info("lane left", queue=queue)
+            self.flush()
+            for is_extra in (False, True):
+                await self._broker.detach(queue, is_extra=is_extra)
+
     async def feed(self) -> None:
         """Give an extra consumer to each lane that could use an idle slot, for ever."""
         while True:

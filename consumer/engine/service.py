@@ -50,12 +50,17 @@ class Service:
         self._log = structlog.get_logger("consumer.engine.service")
 
     async def find_lanes(self) -> float:
-        """Attach to every lane that any process of the group has heard of, and to the group's own queues."""
+        """Attach to every lane that any process of the group has heard of, and to the group's own queues.
+
+        What another process has heard is gone is left here too.
+        """
         for queue in () if self._engine.is_draining else self._engine.service:
             await self._broker.attach(queue, prefetch=_SERVICE_PREFETCH)
+        before = self._engine.lanes.standing()
         async with self._desk.use() as connection:
-            known = await directory.lanes(connection, self._engine.group)
-        await self._engine.learn([one.lane for one in known])
+            known = [one.lane for one in await directory.lanes(connection, self._engine.group)]
+        await self._engine.learn(known)
+        await self._engine.leave(before.difference(known))
         return _POLL_S
 
     async def call_the_roll(self) -> None:
@@ -94,7 +99,9 @@ class Service:
             raise
         for delivery in batch:
             self._engine.acknowledge(delivery.receipt)
-        await self._engine.learn([one.lane for one in announced])
+        latest = {one.lane: one.is_gone for one in announced}
+        await self._engine.learn([lane for lane, is_gone in latest.items() if not is_gone])
+        await self._engine.leave([lane for lane, is_gone in latest.items() if is_gone])
         return 0.0
 
     async def collect_refused(self) -> float:

@@ -22,10 +22,11 @@ _FIELDS: Final = ("group", "tier", "tenant", "queue", "group_started_at")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announcement:
-    """What one directory message says."""
+    """What one directory message says: that a lane stands, or that it *is_gone* or about to be."""
 
     lane: Lane
     group_started_at: datetime
+    is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +53,17 @@ def read(body: bytes, *, group: str) -> Announcement:
     for name, text in texts.items():
         if not isinstance(text, str):
             raise Unreadable(f"directory message: want text as {name}, got {type(text).__name__}")
-    return _announcement({name: str(text) for name, text in texts.items()}, group)
+    is_gone = content.get("is_gone", False)
+    if not isinstance(is_gone, bool):
+        raise Unreadable(f"directory message: want true or false as is_gone, got {type(is_gone).__name__}")
+    return _announcement({name: str(text) for name, text in texts.items()}, group, is_gone=is_gone)
 
 
 async def learn(connection: Connection, announcements: Iterable[Announcement]) -> None:
     """Keep what was announced, in the caller's transaction or each statement by itself. Safe to repeat.
 
-    When a group's start changes, what waited for a predecessor comes up again: that may be older than the start.
+    Of several announcements of one lane the last counts. When a group's start changes, what waited for a predecessor
+    comes up again: that may be older than the start.
     """
     known = list(announcements)
     starts = {announcement.lane.group: announcement.group_started_at for announcement in known}
@@ -66,9 +71,13 @@ async def learn(connection: Connection, announcements: Iterable[Announcement]) -
         cursor = await connection.execute(_LEARN_START, {"group": group, "started_at": started_at})
         if cursor.rowcount > 0:
             await fresh(connection, _RECONSIDER, {"group": group})
-    lanes = {(one.lane.group, int(one.lane.tier), one.lane.tenant): one.lane.queue for one in known}
-    for (group, tier, tenant), queue in sorted(lanes.items()):
-        await connection.execute(_LEARN_LANE, {"group": group, "tier": tier, "tenant": tenant, "queue": queue})
+    lanes = {(one.lane.group, int(one.lane.tier), one.lane.tenant): one for one in known}
+    for (group, tier, tenant), one in sorted(lanes.items(), key=lambda item: item[0]):
+        if one.is_gone:
+            await forget(connection, one.lane)
+            continue
+        values = {"group": group, "tier": tier, "tenant": tenant, "queue": one.lane.queue}
+        await connection.execute(_LEARN_LANE, values)
 
 
 async def lanes(connection: Connection, group: str) -> list[KnownLane]:
@@ -96,7 +105,7 @@ async def group_start(connection: Connection, group: str) -> datetime | None:
     return started_at
 
 
-def _announcement(texts: dict[str, str], group: str) -> Announcement:
+def _announcement(texts: dict[str, str], group: str, *, is_gone: bool) -> Announcement:
     tier = _TIERS.get(texts["tier"])
     if tier is None:
         raise Unreadable(f"directory message: want a tier of {', '.join(_TIERS)}, got another")
@@ -108,7 +117,7 @@ def _announcement(texts: dict[str, str], group: str) -> Announcement:
         raise Unreadable(f"directory message: want a lane of group {group}, got one of another")
     if lane.queue != texts["queue"]:  # or a tenant could be read from another's queue
         raise Unreadable("directory message: want the queue that the tenant's name gives, got another")
-    return Announcement(lane=lane, group_started_at=_time(texts["group_started_at"]))
+    return Announcement(lane=lane, group_started_at=_time(texts["group_started_at"]), is_gone=is_gone)
 
 
 def _time(text: str) -> datetime:

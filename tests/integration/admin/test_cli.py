@@ -155,5 +155,28 @@ def test_help_is_there_for_every_command(command: Command) -> None:
         assert "Usage: outbox" in output
 
 
+def test_off_boarding_says_what_there_is_and_asks_for_what_it_needs(command: Command, migrated_database: str) -> None:
+    assert command("tenant", "offboard", "acme", "--yes") == (DONE, "0 queues\n")
+    with psycopg.connect(migrated_database) as connection:
+        connection.execute("insert into outbox.lane (group_name, tier, tenant) values ('default', 1, 'acme')")
+    queue = "outbox.lane.default.standard.acme"
+    assert command("tenant", "offboard", "acme", "--dry-run") == (DONE, f"{queue}\n1 queues\n")
+    assert command("tenant", "offboard", "acme", "-g", "billing", "--dry-run") == (DONE, "0 queues\n")
+    code, output = command("tenant", "offboard", "acme", "--yes")
+    assert code == CONFIGURATION
+    assert output.endswith("OUTBOX_RABBITMQ_URL: want the broker's address, got none\n")
+    code, output = command("tenant", "offboard", "acme", RABBITMQ_URL="amqp://127.0.0.1:1")
+    assert (code, "want --yes where nobody can be asked" in output) == (USAGE, True)
+    assert command("tenant", "offboard", "acme", "--group", "No Group")[0] == USAGE
+    with psycopg.connect(migrated_database) as connection:
+        assert connection.execute("select leaving_at from outbox.lane").fetchall() == [(None,)]
+        connection.execute("update outbox.lane set leaving_at = now()")
+    assert command("tenant", "offboard", "acme", "--keep") == (DONE, f"{queue}, being off-boarded\nkept 1\n")
+    with psycopg.connect(migrated_database) as connection:
+        assert connection.execute("select leaving_at from outbox.lane").fetchall() == [(None,)]
+        audit = connection.execute("select action, group_name, detail->>'tenant' from outbox.audit").fetchall()
+    assert audit == [("tenant.keep", "default", "acme")]
+
+
 def _lines(output: str) -> int:
     return len(output.splitlines())

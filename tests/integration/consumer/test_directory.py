@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -40,6 +41,11 @@ async def test_a_lane_that_is_gone_is_forgotten_and_can_come_back(connection: Co
     assert not await directory.forget(connection, announcement("a").lane)
     assert await known(connection) == [(Tier.STANDARD, "b")]
     await directory.learn(connection, [announcement("a")])
+    assert len(await known(connection)) == 2
+    gone = replace(announcement("a"), is_gone=True)
+    await directory.learn(connection, [announcement("a"), gone])
+    assert await known(connection) == [(Tier.STANDARD, "b")]
+    await directory.learn(connection, [gone, announcement("a")])
     assert len(await known(connection)) == 2
 
 

@@ -77,6 +77,17 @@ async def test_a_tenant_that_is_behind_is_counted_from_its_own_position(
     assert (lag.events, lag.tenants, lag.streams) == (10, 1, 1)
 
 
+async def test_an_off_boarding_that_was_left_half_done_is_told(url: str, app: App) -> None:
+    app.execute(
+        """insert into outbox.lane (group_name, tier, tenant, leaving_at) values
+               ('default', 1, 'left', now() - interval '2 min'), ('default', 2, 'left', now()),
+               ('default', 2, 'other', now())"""
+    )
+    app.commit()
+    (problem,) = [one for one in status.problems(await status.read(url)) if "off-boarded" in one]
+    assert problem.startswith("left: 2 queues are being off-boarded since 2")
+
+
 async def test_status_as_json_and_as_text_say_the_same(url: str, app: App) -> None:
     emit(app, "a", tier=Tier.BULK, count=7)
     app.execute(

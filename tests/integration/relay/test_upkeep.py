@@ -3,7 +3,6 @@
 import asyncio
 import random
 import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -181,7 +180,7 @@ async def test_a_key_that_is_emitted_on_while_its_counter_is_pruned_keeps_its_or
     rng = random.Random(1)
     over = asyncio.Event()
     # As long as the key must be unused, give or take a little: pruning and three emits meet.
-    together = threading.Barrier(3, action=lambda: time.sleep(retention_s + rng.uniform(-0.005, 0.01)))
+    together = threading.Barrier(3, action=lambda: _pause(retention_s + rng.uniform(-0.005, 0.01)))
 
     def write() -> None:
         for number in range(rounds):
@@ -212,6 +211,10 @@ async def test_a_key_that_is_emitted_on_while_its_counter_is_pruned_keeps_its_or
         else:
             assert (after.key_number, after.key_previous_at) == (before.key_number + 1, before.ledger_at)
     assert sum(row.key_first for row in rows) <= removed + 1
+
+
+def _pause(seconds: float) -> None:
+    threading.Event().wait(seconds)
 
 
 @asynccontextmanager

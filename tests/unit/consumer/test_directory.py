@@ -24,6 +24,8 @@ def test_an_announcement_names_the_lane_and_the_groups_start() -> None:
     found = read(json.dumps(GOOD).encode(), group="billing")
     assert found.lane == LANE
     assert found.group_started_at == datetime(2026, 6, 15, 12, tzinfo=UTC)
+    assert not found.is_gone
+    assert read(json.dumps(GOOD | {"is_gone": True}).encode(), group="billing").is_gone
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,7 @@ def test_an_announcement_names_the_lane_and_the_groups_start() -> None:
         ({"queue": "outbox.lane.billing.bulk.other"}, "want the queue that the tenant's name gives"),
         ({"group_started_at": "yesterday"}, "want an RFC 3339 time"),
         ({"group_started_at": "2026-06-15T12:00:00"}, "with an offset"),
+        ({"is_gone": "yes"}, "want true or false as is_gone, got str"),
     ],
 )
 def test_anything_else_is_refused_in_one_sentence(change: dict[str, object], sentence: str) -> None:

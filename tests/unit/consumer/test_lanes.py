@@ -113,3 +113,23 @@ def test_an_extra_consumer_goes_once_its_tier_is_full_and_another_lane_waits() -
     assert world.lanes.contended(world.hands) == [BUSY.queue]
     assert world.lanes.contended(world.hands) == []
     assert (BUSY.queue, True) not in world.lanes.consumers()
+
+
+def test_a_lane_is_left_once_nothing_of_it_is_in_hand_and_is_not_found_again() -> None:
+    world = World()
+    world.deliver(BUSY, 2)
+    assert world.lanes.leave([BUSY], world.hands) == []
+    assert world.lanes.standing() == {QUIET}
+    world.hands.lose(1)
+    assert world.lanes.leave([], world.hands) == [BUSY.queue]
+    assert world.lanes.leave([], world.hands) == []
+    assert world.lanes.learn([QUIET], now=100.0) == []
+    assert world.lanes.of(BUSY.queue) == BUSY
+
+
+def test_a_lane_that_is_made_again_is_attached_at_once() -> None:
+    world = World()
+    world.lanes.leave([BUSY], world.hands)
+    world.lanes.lose(BUSY.queue, now=1.0)
+    assert world.lanes.learn([BUSY], now=1.0) == [BUSY.queue]
+    assert world.lanes.standing() == {BUSY, QUIET}
