@@ -25,7 +25,7 @@ from outbox.shell.exits import run_cli
 app: Final = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Fairpost's administration: migrate the database, name groups, look after what failed, send again, see a demo.",
+    help="Fairpost's administration: migrate the database, name groups, mend what failed, send again, see a demo.",
     epilog="The database is named by OUTBOX_DATABASE_URL or DATABASE_URL.",
 )
 group_app: Final = typer.Typer(no_args_is_help=True, help="Groups: the services that each handle every event once.")
