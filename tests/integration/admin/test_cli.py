@@ -99,6 +99,7 @@ def test_migrate_says_in_one_sentence_what_its_user_may_not_do(bare_command: Com
         (["migrate"], {"DATABASE_URL": _NOBODY}, UNAVAILABLE, "the database cannot be reached: "),
         (["group", "list"], {"DATABASE_URL": _NOBODY}, UNAVAILABLE, "the database cannot be reached: "),
         (["dead", "list"], {"DATABASE_URL": _NOBODY}, UNAVAILABLE, "the database cannot be reached: "),
+        (["rebase", "--dry-run"], {"DATABASE_URL": _NOBODY}, UNAVAILABLE, "the database cannot be reached: "),
         (["migrate"], {"OUTBOX_LOG_LEVL": "debug"}, CONFIGURATION, "did you mean OUTBOX_LOG_LEVEL?"),
         (["group", "add"], {}, USAGE, "Missing argument 'name'"),
         (["group", "add", "Bad Name"], {}, USAGE, "group: want 1..63 of a-z, 0-9, _ and -, got 'Bad Name'"),
@@ -121,7 +122,9 @@ def test_what_cannot_be_done_is_one_sentence_and_an_exit_code(
     assert "hunter2" not in output
 
 
-@pytest.mark.parametrize("arguments", [["group", "list"], ["group", "add", "billing"], ["dead", "list"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["group", "list"], ["group", "add", "billing"], ["dead", "list"], ["rebase", "--yes"]], ids=" ".join
+)
 def test_a_database_without_our_tables_is_told_how_to_get_them(bare_command: Command, arguments: list[str]) -> None:
     code, output = bare_command(*arguments)
     assert (code, _lines(output)) == (CONFIGURATION, 1), output
@@ -149,7 +152,7 @@ def test_unknown_ids_are_named_before_and_instead_of_anything_done(command: Comm
 
 
 def test_help_is_there_for_every_command(command: Command) -> None:
-    for arguments in ([], ["migrate"], ["group"], ["dead"], ["dead", "replay"], ["replay"], ["demo"]):
+    for arguments in ([], ["migrate"], ["group"], ["dead"], ["dead", "replay"], ["replay"], ["rebase"], ["demo"]):
         code, output = command(*arguments, "--help", DATABASE_URL="")
         assert code == DONE
         assert "Usage: outbox" in output

@@ -122,7 +122,7 @@ async def test_a_restored_dump_is_refused_and_after_a_rebase_each_group_gets_wha
     ):
         await start(target, MemoryPublisher(broker)).task
     process = processes.start(
-        "outbox-relay", "check", settings={"DATABASE_URL": target, "RABBITMQ_URL": "amqp://guest:guest@127.0.0.1:1/"}
+        "outbox-relay", "run", settings={"DATABASE_URL": target, "RABBITMQ_URL": "amqp://guest:guest@127.0.0.1:1/"}
     )
     assert await process.ended() == CONFIGURATION
     assert "run 'outbox rebase'" in process.output.splitlines()[-1]
