@@ -212,6 +212,25 @@ async def test_an_off_boarding_that_is_taken_back_lets_events_flow_again(
         assert len(reader.events) == len(events)
 
 
+async def test_a_replay_that_may_publish_to_the_queue_is_waited_for(
+    migrated_database: str, vhost: str, relay: Running, app: App
+) -> None:
+    """It publishes on a connection of its own, and knows of no marks."""
+    await _has_first_events(app, relay)
+    app.execute(
+        """insert into outbox.replay (group_name, from_at, to_at, per_s, events, requested_by, after_hash, last_hash)
+           values ('default', now(), now(), 1, 1, 'tester', 0, 0)"""
+    )
+    app.commit()
+    async with reading(vhost) as reader:
+        with pytest.raises(TransientError, match="0 messages and 0 consumers and a replay that is under way"):
+            await remove(migrated_database, vhost, within_s=7)
+        app.execute("update outbox.replay set ended_at = now()")
+        app.commit()
+        assert (await remove(migrated_database, vhost))[-1] == f"{LANE.queue}: deleted"
+        assert reader.is_open
+
+
 async def test_without_a_relay_nothing_is_deleted(migrated_database: str, vhost: str, app: App) -> None:
     app.execute("insert into outbox.lane (group_name, tier, tenant) values ('default', 1, 'acme')")
     app.commit()
