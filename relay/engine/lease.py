@@ -15,6 +15,7 @@ from relay.log.sessions import Sessions
 log = structlog.get_logger(__name__)
 
 _MARGIN_S = 0.05
+_AGAIN_S = 0.2
 
 
 class Lease:
@@ -93,7 +94,10 @@ class Lease:
             )
             self.owned += len(taken.bases)
         self._renewed(asked_at)
-        self.take_at = self._renew_at
+        if taken.has_left:
+            self.take_at = asked_at + _AGAIN_S
+        else:
+            self.take_at, self._former = self._renew_at, ()
         self.relays = taken.relays
         self._gauges.relays, self._gauges.share = taken.relays, taken.share.target
         if taken.bases:

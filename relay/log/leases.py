@@ -40,6 +40,8 @@ SELECT st.group_name, st.tier, st.tenant, st.tenant_hash, st.bucket, st.lo::text
 FROM outbox.stream st
 JOIN unnest(%s::text[], %s::smallint[]) AS own (group_name, bucket) USING (group_name, bucket)"""
 
+_HAS_LEFT: Final[LiteralString] = "SELECT EXISTS (SELECT FROM outbox.bucket WHERE token = ANY (%s::bigint[]))"
+
 _HAS_FREE: Final[LiteralString] = """
 SELECT EXISTS (SELECT FROM outbox.bucket WHERE token <> %s AND expires_at < statement_timestamp())"""
 
@@ -62,6 +64,8 @@ class Taken:
     """What was fair before anything was taken."""
     relays: int
     """How many relays lived and reached the broker."""
+    has_left: bool
+    """Something of my former tokens was skipped: what is left of a session that was lost holds it for a moment."""
 
 
 async def new_token(connection: Connection, *, within_s: float) -> int:
@@ -119,14 +123,15 @@ async def take(
             taking = {**parameters, "lacking": share.lacking}
             bases = await (await connection.execute(_TAKE, taking)).fetchall()
             streams = await _streams(connection, bases) if bases else ()
-    return Taken(bases=bases, streams=streams, share=share, relays=sum(peer.is_able for peer in living.peers))
+            has_left = bool(former) and await _says(connection, _HAS_LEFT, (list(former),))
+    relays = sum(peer.is_able for peer in living.peers)
+    return Taken(bases=bases, streams=streams, share=share, relays=relays, has_left=has_left)
 
 
 async def has_free(connection: Connection, token: int, *, within_s: float) -> bool:
     """Whether any bucket waits for an owner."""
     async with deadline(connection, within_s):
-        row = await (await connection.execute(_HAS_FREE, (token,))).fetchone()
-    return row is not None and bool(row[0])
+        return await _says(connection, _HAS_FREE, (token,))
 
 
 async def release(connection: Connection, token: int, *, within_s: float) -> None:
@@ -139,6 +144,11 @@ async def release(connection: Connection, token: int, *, within_s: float) -> Non
 async def give_up(connection: Connection, token: int, places: Sequence[tuple[str, int]]) -> None:
     """Let these groups' buckets be taken at once. Inside the transaction that has seen my token on them."""
     await connection.execute(_GIVE_UP, ([group for group, _ in places], [bucket for _, bucket in places], token))
+
+
+async def _says(connection: Connection, question: LiteralString, parameters: Sequence[object]) -> bool:
+    row = await (await connection.execute(question, parameters)).fetchone()
+    return row is not None and bool(row[0])
 
 
 async def _streams(connection: Connection, bases: Sequence[tuple[str, int, str]]) -> Sequence[StreamPosition]:
