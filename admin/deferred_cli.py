@@ -109,7 +109,7 @@ def retry_events(  # noqa: PLR0913 - a command's options are its arguments
             actor=named(actor),
         )
     )
-    _tell(f"{len(resolved.retried)} are due now", wanted, resolved, as_json=as_json)
+    _tell(f"due now: {len(resolved.retried)}", wanted, resolved, as_json=as_json)
 
 
 @app.command("discard")
@@ -150,7 +150,7 @@ def discard_events(  # noqa: PLR0913 - a command's options are its arguments
             actor=named(actor),
         )
     )
-    done = f"{len(resolved.removed) + len(resolved.voids)} discarded, {len(resolved.voids)} of them leave a void"
+    done = f"discarded: {len(resolved.removed) + len(resolved.voids)}, leaving a void: {len(resolved.voids)}"
     _tell(done, wanted, resolved, as_json=as_json)
 
 
@@ -197,7 +197,7 @@ def _tell(done: str, wanted: DeferredFilter, resolved: Resolved, *, as_json: boo
     else:
         for refusal in resolved.refused:
             typer.echo(f"{refusal.id} of group {refusal.group} stays: {refusal.because}")
-        typer.echo(f"{done}; {len(resolved.refused)} refused")
+        typer.echo(f"{done}, refused: {len(resolved.refused)}")
     decided = {one.id for one in (*resolved.retried, *resolved.removed, *resolved.voids)}
     _miss(wanted, decided | {one.id for one in resolved.refused})
 

@@ -38,7 +38,7 @@ async def test_what_follows_an_event_that_is_dead_in_the_relay_waits_until_it_is
     arguments = ["retry", dead["id"]] if decision == "retry" else ["discard", dead["id"], "--yes"]
     code, output = await world.command("outbox", "deferred", *arguments)
     assert code == 0
-    done = {"retry": "1 are due now; 0 refused", "discard": "1 discarded, 1 of them leave a void; 0 refused"}
+    done = {"retry": "due now: 1, refused: 0", "discard": "discarded: 1, leaving a void: 1, refused: 0"}
     assert output.splitlines()[-1] == done[decision]
     relay = world.relay()
     _emit(world, 4)

@@ -110,7 +110,7 @@ def test_show_prints_the_payload_when_it_is_asked_for_and_wants_a_group_where_se
 
 def test_a_retry_begins_with_the_first_attempt_at_once_and_is_audited(command: Command, deferred: Deferred) -> None:
     dead, other = deferred.add(), deferred.add(tenant="other")
-    assert command("deferred", "retry", str(dead), "--actor", "zoë") == (DONE, "1 are due now; 0 refused\n")
+    assert command("deferred", "retry", str(dead), "--actor", "zoë") == (DONE, "due now: 1, refused: 0\n")
     rows = deferred.rows("select id, state, attempts, due_at <= clock_timestamp() from outbox.deferred order by tenant")
     assert rows == [(dead, "retry", 0, True), (other, "dead", 7, False)]
     ((actor, action, group, detail),) = deferred.rows("select actor, action, group_name, detail from outbox.audit")
@@ -123,7 +123,7 @@ def test_a_discarded_event_is_gone_and_one_with_a_key_leaves_a_void_without_its_
 ) -> None:
     deferred.add()
     keyed = deferred.add(number=3)
-    said = "2 discarded, 1 of them leave a void; 0 refused\n"
+    said = "discarded: 2, leaving a void: 1, refused: 0\n"
     code, output = command("deferred", "discard", "--all", "--yes", "--actor", "zoë")
     assert (code, output.endswith(said)) == (DONE, True)
     rows = deferred.rows(
@@ -136,7 +136,7 @@ def test_a_discarded_event_is_gone_and_one_with_a_key_leaves_a_void_without_its_
     code, output = command("deferred", "discard", str(keyed), "--yes")
     assert (code, str(keyed) in output) == (CONFIGURATION, True)
     assert command("deferred", "discard", "--all", "--yes") == (DONE, "would discard 0\n")
-    assert command("deferred", "retry", str(keyed)) == (DONE, "1 are due now; 0 refused\n")
+    assert command("deferred", "retry", str(keyed)) == (DONE, "due now: 1, refused: 0\n")
     assert deferred.rows("select state from outbox.deferred") == [("void",)]
 
 
