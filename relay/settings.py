@@ -39,7 +39,7 @@ class RelaySettings(BaseModel):
     body_bytes_max: Annotated[int, Field(ge=1024, le=512 * 1024 * 1024)] = DEFAULT_BODY_BYTES_MAX
     retention_days: Annotated[float, Field(ge=0, le=365)] = 7.0
     ordering_retention_days: Annotated[float, Field(ge=0, le=3_650)] = 30.0
-    janitor_s: Annotated[float, Field(ge=1, le=86_400)] = 60.0
+    janitor_s: Annotated[float, Field(ge=1, le=86_400)] = 300.0
     start_s: Annotated[float, Field(ge=0, le=3_600)] = 10.0
     """How long database and broker may be unreachable when the process starts; later it waits for them."""
     health_port: Port = 8081
