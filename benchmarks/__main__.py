@@ -4,7 +4,7 @@ import importlib
 import json
 import sys
 
-NAMES = ("relay", "latency", "takeover", "consumer", "memory")
+NAMES = ("relay", "relay-scale", "latency", "takeover", "idle", "consumer", "memory")
 
 
 def main() -> None:
@@ -12,7 +12,7 @@ def main() -> None:
     if len(sys.argv) != 2 or sys.argv[1] not in NAMES:
         print(f"bench: want NAME={' | '.join(NAMES)}, got {' '.join(sys.argv[1:]) or 'nothing'}", file=sys.stderr)
         raise SystemExit(64)
-    module = importlib.import_module(f"benchmarks.{sys.argv[1]}")
+    module = importlib.import_module(f"benchmarks.{sys.argv[1].replace('-', '_')}")
     print(json.dumps(module.main()))
 
 

@@ -80,3 +80,12 @@ async def take_all(url: str, queues: Sequence[str]) -> list[str]:
                     message = await anext(messages)
                     found.append(message.message_id or "")
         return found
+
+
+async def purge(url: str, queues: Sequence[str]) -> None:
+    """Empty the queues."""
+    async with await aio_pika.connect(url) as broker:
+        channel = await broker.channel()
+        for name in queues:
+            queue = await channel.get_queue(name, ensure=False)
+            await queue.purge()

@@ -1,5 +1,6 @@
 """The ceiling: a raw socket that sends frames prepared beforehand and counts confirms, nothing else."""
 
+import select
 import socket
 import struct
 import time
@@ -19,6 +20,7 @@ _METHOD = 1
 _ACK = (60, 80)
 _NACK = (60, 120)
 _FRAME_END_BYTES = 1
+_SILENCE_S = 60.0
 
 
 def publish_frames(event: Event, routing_key: str) -> bytes:
@@ -66,15 +68,25 @@ class RawConnection:
             self._expect(commands.Confirm.SelectOk)
 
     def publish_all(self, frames: Sequence[bytes], *, window: int, batch: int) -> float:
-        """Send *frames* with at most *window* unconfirmed, *batch* in one write; returns the seconds it took."""
+        """Send *frames* with at most *window* unconfirmed, *batch* in one write; returns the seconds it took.
+
+        Confirms are read while the socket is full, as a broker that is slow to read goes on confirming.
+        """
         began = time.perf_counter()
         base = self._low + len(self._singles)
         sent = confirmed = 0
+        unwritten = memoryview(b"")
         while confirmed < len(frames):
-            while sent < len(frames) and sent - confirmed + batch <= window:
-                self._socket.sendall(b"".join(frames[sent : sent + batch]))
+            if not unwritten and sent < len(frames) and sent - confirmed + batch <= window:
+                unwritten = memoryview(b"".join(frames[sent : sent + batch]))
                 sent = min(sent + batch, len(frames))
-            confirmed = self._confirms() - base
+            wants_room = [self._socket] if unwritten else []
+            readable, writable, _ = select.select([self._socket], wants_room, [], _SILENCE_S)
+            assert readable or writable, f"the broker said nothing for {_SILENCE_S} s"
+            if writable:
+                unwritten = unwritten[self._socket.send(unwritten, socket.MSG_DONTWAIT) :]
+            if readable:
+                confirmed = self._confirms() - base
         return time.perf_counter() - began
 
     def close(self) -> None:

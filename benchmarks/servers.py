@@ -3,11 +3,11 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from admin import migrate
 from tests.support.databases import fresh_database
-from tests.support.services import Report, find_postgres, find_rabbit, fresh_name
+from tests.support.services import GivenPostgres, Report, find_postgres, find_rabbit, fresh_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +35,12 @@ def servers() -> Iterator[Servers]:
         rabbit.management.delete_vhost(vhost)
         rabbit.close()
         postgres.close()
+
+
+@contextmanager
+def with_another_database(given: Servers) -> Iterator[Servers]:
+    """*given* with one more migrated database on the same server."""
+    server = GivenPostgres(address=given.database_url, origin="the same")
+    with fresh_database(server, "bench") as database_url:
+        migrate.upgrade(database_url)
+        yield replace(given, database_url=database_url)

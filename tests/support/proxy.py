@@ -10,6 +10,7 @@ Moment = Literal["before_request", "after_request", "before_answer", "after_answ
 
 _CHUNK = 65536
 _STARTUP_HEADER = 8
+_READY_AND_IDLE = b"Z\0\0\0\5I"
 # The first packet of a client that asks for encryption; the proxy answers no itself, so that it can read.
 _ENCRYPTION_REQUESTS = (80877103, 80877104)
 
@@ -41,6 +42,9 @@ class Proxy:
         """Set when ``cut_at_commit`` has cut."""
         self.accepted = 0
         """Connections taken since the start."""
+        self.transactions = 0
+        """How often a PostgreSQL session was told that it is ready and in no transaction: after every statement of its
+        own and every transaction, and once when it begins."""
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -165,6 +169,7 @@ class Proxy:
                     # The client has its answer when the server has said that it is ready again.
                     kind, more = await _message(source)
                     message += more
+                self.transactions += not asks and message.endswith(_READY_AND_IDLE)
                 yield message, is_commit
         while chunk := await source.read(_CHUNK):
             yield chunk, False
