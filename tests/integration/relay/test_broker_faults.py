@@ -237,14 +237,34 @@ async def test_a_lane_that_hangs_under_a_large_burst_stops_the_others_no_longer_
     await relay.hand_over()
 
 
-async def _ids(url: str) -> list[str]:
+async def _ids(url: str, *, tenants: int = 5) -> list[str]:
     connection = await aio_pika.connect(url)
     async with connection:
         channel = await connection.channel()
         found = []
-        for number in range(5):
+        for number in range(tenants):
             lane = Lane(group="default", tier=Tier.STANDARD, tenant=f"t{number}")
             queue = await channel.get_queue(lane.queue)
             while (message := await queue.get(no_ack=True, fail=False)) is not None:
                 found.append(message.message_id or "")
         return found
+
+
+async def test_a_relay_that_dies_again_and_again_while_it_makes_many_lanes_is_finished_by_the_next(
+    url: str, app: App, faulty_rabbit: Node, vhost_name: str
+) -> None:
+    """What was declared stays, whether or not it was written down, and the rest is declared at the same pace."""
+    for number in range(40):
+        emit(app, f"t{number}", count=2)
+    app.commit()
+    for deaths in range(3):
+        publisher = RabbitPublisher(url=faulty_rabbit.url(vhost_name), connect_timeout_s=3.0)
+        relay = start(url, publisher, limits=Limits(lease_s=3.0, confirm_s=5.0))
+        if deaths < 2:
+            await relay.sees(lambda gauges: gauges.confirmed > 0, what="a few lanes to be made")
+            await relay.crash()
+    await relay.sees(lambda gauges: gauges.streams == 0 and gauges.confirmed > 0, deadline_s=30, what="all lanes")
+    assert value(app, "select count(*) from outbox.lane") == 40
+    await relay.hand_over()
+    found = await _ids(faulty_rabbit.url(vhost_name), tenants=40)
+    assert len(set(found)) == 80
