@@ -129,7 +129,12 @@ class Directory:
             if were - self._leaving:
                 # Gone, or kept after all.
                 self._recorded |= await lanes.recorded(connection, within_s=self._limits.wait_s)
-            quiet = {lane for lane in self._leaving if not _outstanding(streams, lane)}
+            # One that is being asked for would be bound again.
+            asked = {stream.lane for question in self._questions() for stream in question.streams}
+            quiet = {lane for lane in self._leaving - asked if not _outstanding(streams, lane)}
+            for stream in [one for one in self._wanted if one.lane in quiet]:
+                del self._wanted[stream]
+                self._postponed[stream] = None
             self._recorded -= quiet
             self._declared -= quiet
             ours = [lane for lane in quiet if self._is_ours(lane)]
@@ -165,7 +170,7 @@ class Directory:
 
     async def interrupted(self) -> None:
         """The connection is lost: what was asked is asked again on the next."""
-        asking = [question.answer for question in (self._asking, self._asking_apart) if question is not None]
+        asking = [question.answer for question in self._questions()]
         if self._announcing is not None:
             asking.append(self._announcing)
         self._to_announce.extendleft(reversed(self._announced))
@@ -192,6 +197,9 @@ class Directory:
         if self._asking_apart is None:
             silent = [stream for stream in self._wanted if stream.lane in self._silent]
             self._asking_apart = self._ask(silent[:_DECLARED_AT_ONCE], self._limits.wait_s)
+
+    def _questions(self) -> list[_Question]:
+        return [question for question in (self._asking, self._asking_apart) if question is not None]
 
     def _ask(self, streams: Sequence[Stream], patience_s: float) -> _Question | None:
         if not streams:

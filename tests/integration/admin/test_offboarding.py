@@ -167,7 +167,7 @@ async def test_a_queue_with_a_message_in_hand_is_not_deleted_and_no_connection_c
     async with reading(vhost, is_holding=True) as reader:
         await until(lambda: len(reader.held) == 5, what="five events in hand")
         with pytest.raises(TransientError, match="0 messages and 1 consumers; run it again to go on"):
-            await remove(migrated_database, vhost, within_s=8)
+            await remove(migrated_database, vhost, within_s=5)
         more = _emitted(app, LANE, 2) + _emitted(app, NEIGHBOUR, 2)
         await until(lambda: set(more[2:]) <= set(reader.events), what="the neighbour's events meanwhile")
         await reader.settle()
@@ -196,6 +196,7 @@ async def test_what_comes_back_from_a_consumer_that_died_is_handled_first(
         assert set(events[:5]) <= set(second.events)
 
 
+@pytest.mark.parametrize("kind", ["quorum"], indirect=True)
 async def test_an_off_boarding_that_is_taken_back_lets_events_flow_again(
     migrated_database: str, vhost: str, relay: Running, app: App
 ) -> None:
@@ -212,6 +213,7 @@ async def test_an_off_boarding_that_is_taken_back_lets_events_flow_again(
         assert len(reader.events) == len(events)
 
 
+@pytest.mark.parametrize("kind", ["classic"], indirect=True)
 async def test_a_replay_that_may_publish_to_the_queue_is_waited_for(
     migrated_database: str, vhost: str, relay: Running, app: App
 ) -> None:
@@ -224,7 +226,7 @@ async def test_a_replay_that_may_publish_to_the_queue_is_waited_for(
     app.commit()
     async with reading(vhost) as reader:
         with pytest.raises(TransientError, match="0 messages and 0 consumers and a replay that is under way"):
-            await remove(migrated_database, vhost, within_s=7)
+            await remove(migrated_database, vhost, within_s=6)
         app.execute("update outbox.replay set ended_at = now()")
         app.commit()
         assert (await remove(migrated_database, vhost))[-1] == f"{LANE.queue}: deleted"
@@ -260,7 +262,7 @@ async def test_our_own_consumers_finish_what_they_have_and_find_the_lane_when_it
         events = _emitted(app, LANE, 5)
         await rig.until(lambda: begun, what="an attempt to begin")
         with pytest.raises(TransientError, match=r"billing.standard.acme: want it empty and left"):
-            await remove(migrated_database, vhost, groups=["billing"], within_s=6)
+            await remove(migrated_database, vhost, groups=["billing"], within_s=5)
         may_end.set()
         told = await remove(migrated_database, vhost, groups=["billing"])
         assert told[-1] == "outbox.lane.billing.standard.acme: deleted"
