@@ -44,6 +44,9 @@ class Gauges:
     """Events that were published again because somebody asked for it."""
     wakes: int = 0
     surveys: int = 0
+    """Windows that were too large to bring along, and read beside."""
+    set_aside: int = 0
+    """Windows that were brought along without the few tenants who made them too large."""
     persists: int = 0
     takeovers: int = 0
     given_up: int = 0

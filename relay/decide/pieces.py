@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from outbox.event import Event, Tier
 from outbox.naming import Lane
+from relay.decide.pace import Pace
 
 # What a message weighs beside its payload: headers, properties, frames.
 _HEADERS_BYTES: Final = 600
@@ -180,11 +181,13 @@ class Stream:
     """One lane's pieces, oldest first, and what holds the lane back. Nothing else knows a lane's order."""
 
     __slots__ = (
+        "__weakref__",
         "bucket",
         "held_until",
         "is_faulty",
         "lane",
         "outstanding",
+        "pace",
         "pieces",
         "strikes",
         "tenant_hash",
@@ -197,6 +200,7 @@ class Stream:
         self.pieces: deque[Piece] = deque()
         self.outstanding = 0
         """How many rows are with the broker, unsettled."""
+        self.pace = Pace()
         self.held_until: float | None = None
         """While set, nothing new is published to the lane."""
         self.is_faulty = False

@@ -73,6 +73,8 @@ class Outcomes:
             streams[sent.stream] = None
             if isinstance(sent.origin, Piece):
                 pieces[sent.origin] = None
+            if isinstance(settlement, Confirmed):
+                sent.stream.pace.confirmed(now - sent.sent_at, now)
             self._settle(sent, is_published=isinstance(settlement, Confirmed))
         for piece in pieces:
             piece.settle()

@@ -11,7 +11,7 @@ from relay.decide.holdings import Holdings
 from relay.decide.pieces import Part, Piece, Stream
 from relay.gauges import Gauges
 from relay.limits import Limits
-from relay.log import ringlog
+from relay.log import heavy, ringlog
 from relay.log.leases import Taken
 from relay.log.sessions import Sessions
 
@@ -60,6 +60,7 @@ class Reader:
         self._limits = limits
         self._gauges = gauges
         self._beside: set[asyncio.Task[_Surveyed | _CaughtUp]] = set()
+        self._has_plans = False
         self._bounds = ringlog.Bounds(rows=limits.cap, bytes=limits.cap_bytes, seconds=limits.wait_s)
         self._large = ringlog.Bounds(rows=limits.cap, bytes=limits.cap_bytes, seconds=limits.survey_s)
 
@@ -74,6 +75,9 @@ class Reader:
         Args:
             look_as: also ask what is due, and what has changed among the relays, for whom.
         """
+        if not self._has_plans:
+            self._has_plans = True
+            await heavy.make_plans(self._sessions.hot, within_s=self._limits.wait_s)
         hi: str | None = None
         polled = Polled(has_found=False, has_scheduled=False, has_deferred=False, has_moves=False)
         for cohort in [one for one in self._backlog.cohorts if not one.is_busy]:
@@ -92,12 +96,15 @@ class Reader:
                 has_moves=polled.has_moves or window.has_moves,
             )
             hi = window.hi
-            if window.parts is None:
+            parts = window.parts
+            if parts is None:
+                parts = await self._without_heavy(cohort, hi, window.heavy)
+            if parts is None:
                 cohort.is_busy = True
                 self._start(self._survey(cohort, hi))
                 self._gauges.surveys += 1
                 continue
-            self._take_in(cohort, hi, window.parts)
+            self._take_in(cohort, hi, parts)
         self._backlog.merge_cohorts()
         return polled
 
@@ -144,6 +151,12 @@ class Reader:
     def _start(self, reading: Coroutine[None, None, _Surveyed | _CaughtUp]) -> None:
         self._beside.add(asyncio.create_task(reading))
 
+    async def _without_heavy(self, cohort: Cohort, hi: str, tenants: Sequence[str]) -> Sequence[Part] | None:
+        """The parts of a window too large, where a few tenants make it so; then nobody waits for a survey."""
+        parts = await heavy.parts_around(self._sessions.hot, cohort.base, hi, cohort.buckets, tenants, self._bounds)
+        self._gauges.set_aside += parts is not None
+        return parts
+
     async def _survey(self, cohort: Cohort, hi: str) -> _Surveyed:
         async with self._sessions.aside() as connection:
             parts = await ringlog.survey(connection, cohort.base, hi, cohort.buckets, within_s=self._limits.survey_s)
@@ -159,6 +172,10 @@ class Reader:
             for cohort in _cohorts(taken):
                 window = await ringlog.window(connection, cohort.base, hi, cohort.buckets, self._large)
                 parts = window.parts
+                if parts is None:
+                    parts = await heavy.parts_around(
+                        connection, cohort.base, hi, cohort.buckets, window.heavy, self._large
+                    )
                 if parts is None:
                     parts = await ringlog.survey(connection, cohort.base, hi, cohort.buckets, within_s=seconds)
                 windows.append((cohort, parts))

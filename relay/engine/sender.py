@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 # One lane may have with the broker as much as is still free of the window, times its tier's weight over the
 # greatest: so silent lanes always leave room to the others, a busy one never fills the broker's socket on its own,
-# and lanes that are all busy share the window by weight.
+# and lanes that are all busy share the window by weight. Nor may it have more than its pace allows.
 _WEIGHT_MAX: Final = max(WEIGHTS.values())
 _JUDGE_EVERY_S: Final = 0.25
 _REOPEN_BASE_S: Final = 0.1
@@ -121,17 +121,22 @@ class Sender:
             await self._send(again, is_again=True)
 
     async def publish(self) -> None:
-        """Publish what turns, window and budgets allow now: one batch."""
+        """Publish what turns, window and budgets allow now: one batch, with no lane's second turn in it.
+
+        Before that comes what was committed meanwhile.
+        """
         limits = self._limits
         batch: list[Sent] = []
+        served: set[Stream] = set()
         room = min(limits.window - self._backlog.unpersisted, limits.batch)
         room_bytes = limits.batch_bytes
-        while room > 0 and room_bytes > 0:
+        while room > 0 and room_bytes > 0 and self._turns.first() not in served:
             stream = self._turns.take()
             if stream is None:
                 break
             taken = await self._take(stream, room=room, room_bytes=room_bytes)
-            self._turns.charge(stream.lane.tier, len(taken))
+            self._turns.charge(stream, stream.lane.tier, len(taken))
+            served.add(stream)
             self._backlog.unpersisted += len(taken)
             batch += taken
             room -= len(taken)
@@ -224,11 +229,15 @@ class Sender:
         if not self._directory.is_open(stream.lane):
             self._directory.want(stream)
             return []
-        rows_max = min(self._limits.chunk, room, self._lane_room(stream))
+        allowed = self._allowed(stream)
+        rows_max = min(self._limits.chunk, room, allowed - stream.outstanding)
         if rows_max <= 0:
             return []
         bytes_max = min(self._limits.chunk_bytes, room_bytes)
         if piece.read_after is not None:
+            if stream.outstanding > allowed // 2:
+                # A read for a few rows costs as much as one for many; the next confirm offers the lane again.
+                return []
             await self._keep()
             small = self._small_ones(stream, piece)
             if len(small) > 1:
@@ -259,10 +268,10 @@ class Sender:
             small.append((stream, one))
         return small if small and small[0][1] is piece else []
 
-    def _lane_room(self, stream: Stream) -> int:
+    def _allowed(self, stream: Stream) -> int:
+        """How many rows the lane may have with the broker."""
         free = self._limits.window - self._backlog.unpersisted
-        share = free * WEIGHTS[stream.lane.tier] // _WEIGHT_MAX
-        return max(share - stream.outstanding, 0 if stream.outstanding else 1)
+        return max(1, min(free * WEIGHTS[stream.lane.tier] // _WEIGHT_MAX, int(stream.pace.room)))
 
     async def _send(self, sents: Sequence[Sent], *, is_again: bool = False) -> None:
         # All are launched before any is sent: if the connection is lost half-way they keep their order.

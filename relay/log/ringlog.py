@@ -14,10 +14,14 @@ from relay.decide.pieces import Extent, Part, Piece, Row, Stream
 from relay.log.rows import EVENT_COLUMNS, TIERS, event_of
 from relay.log.store import Connection, deadline
 
+# A tenant is heavy that has more than one part in so many of what was read of a window too large.
+_HEAVY_SHARE: Final = "8"
+_HEAVY_MAX: Final = "4"
+
 # The two branches share no row: a number at or above xmax is never among those that were running.
 _SINCE: Final[LiteralString] = """
         FROM outbox.event
-        WHERE xid >= pg_snapshot_xmax(%(lo)s::pg_snapshot)
+        WHERE xid >= pg_snapshot_xmax(%(lo)s::pg_snapshot) AND xid < (SELECT pg_snapshot_xmax(hi) FROM s)
           AND bucket = ANY (%(buckets)s::smallint[]) AND pg_visible_in_snapshot(xid, (SELECT hi FROM s))"""
 _RUNNING_THEN: Final[LiteralString] = """
         FROM outbox.event
@@ -26,20 +30,18 @@ _RUNNING_THEN: Final[LiteralString] = """
                 WHERE pg_visible_in_snapshot(x, (SELECT hi FROM s))))
           AND bucket = ANY (%(buckets)s::smallint[])"""
 
+KEY: Final[LiteralString] = "slot, tenant_hash, seq, tenant, octet_length(payload) AS size"
+
 # Bodies are fetched by key, and only where all of them fit: a window too large costs its keys and no more.
 # A snapshot's text may be long, so one row alone carries it.
-_WINDOW: Final[LiteralString] = f"""
-WITH s AS MATERIALIZED (
-    SELECT coalesce(%(hi)s::pg_snapshot, pg_current_snapshot()) AS hi
-), w AS MATERIALIZED (
-    SELECT slot, tenant_hash, seq, octet_length(payload) AS size {_SINCE}
-    UNION ALL
-    SELECT slot, tenant_hash, seq, octet_length(payload) AS size {_RUNNING_THEN}
-    LIMIT %(rows)s + 1
-), t AS MATERIALIZED (
+BODIES: Final[LiteralString] = f"""t AS MATERIALIZED (
     SELECT count(*) > %(rows)s OR coalesce(sum(size), 0) > %(bytes)s AS is_large, min(seq) AS first_seq FROM w
 )
 SELECT CASE WHEN e.seq IS NULL OR e.seq = t.first_seq THEN s.hi::text END, t.is_large,
+       CASE WHEN t.is_large THEN ARRAY(
+           SELECT tenant FROM w GROUP BY tenant
+           HAVING count(*) > %(rows)s / {_HEAVY_SHARE} OR sum(size) > %(bytes)s / {_HEAVY_SHARE}
+           ORDER BY count(*) DESC LIMIT {_HEAVY_MAX}) END,
        %(look)s::boolean AND EXISTS (SELECT FROM outbox.scheduled WHERE due_at <= statement_timestamp()),
        %(look)s::boolean AND EXISTS (
            SELECT FROM outbox.deferred WHERE state <> 'dead' AND due_at <= statement_timestamp()),
@@ -55,6 +57,16 @@ FROM s CROSS JOIN t LEFT JOIN (
     ) e WHERE NOT (SELECT is_large FROM t)
 ) e ON true
 ORDER BY e.seq"""  # noqa: S608 (its parts are constants of this package)
+
+_WINDOW: Final[LiteralString] = f"""
+WITH s AS MATERIALIZED (
+    SELECT coalesce(%(hi)s::pg_snapshot, pg_current_snapshot()) AS hi
+), w AS MATERIALIZED (
+    SELECT {KEY} {_SINCE}
+    UNION ALL
+    SELECT {KEY} {_RUNNING_THEN}
+    LIMIT %(rows)s + 1
+), {BODIES}"""
 
 _SURVEY: Final[LiteralString] = f"""
 WITH s AS MATERIALIZED (SELECT %(hi)s::pg_snapshot AS hi)
@@ -128,6 +140,8 @@ class Window:
 
     hi: str
     parts: Sequence[Part] | None
+    heavy: Sequence[str]
+    """Then: tenants who have much of it, as far as it was read."""
     has_scheduled: bool
     """Events wait whose due time has come."""
     has_deferred: bool
@@ -199,11 +213,7 @@ async def window(
     async with deadline(connection, bounds.seconds), connection.cursor(binary=True) as cursor:
         await cursor.execute(_WINDOW, parameters)
         rows = await cursor.fetchall()
-    reached, is_large, has_scheduled, has_deferred, has_moves, first_seq, *_ = rows[0]
-    parts = None if is_large else [] if first_seq is None else _parts(rows)
-    return Window(
-        hi=reached, parts=parts, has_scheduled=has_scheduled, has_deferred=has_deferred, has_moves=bool(has_moves)
-    )
+    return as_window(rows)
 
 
 async def survey(
@@ -289,15 +299,28 @@ async def rows_of_all(
     return found
 
 
+def as_window(rows: Sequence[tuple[Any, ...]]) -> Window:
+    """What a statement that ends in ``BODIES`` has brought."""
+    hi, is_large, heavy, has_scheduled, has_deferred, has_moves, first_seq, *_ = rows[0]
+    return Window(
+        hi=hi,
+        parts=None if is_large else [] if first_seq is None else _parts(rows),
+        heavy=heavy or (),
+        has_scheduled=has_scheduled,
+        has_deferred=has_deferred,
+        has_moves=bool(has_moves),
+    )
+
+
 def _parts(rows: Sequence[tuple[Any, ...]]) -> list[Part]:
     """One part per tier and tenant, from a window's rows in ``seq`` order."""
     by_tenant: dict[tuple[int, str], tuple[int, int, list[Row]]] = {}
     for row in rows:
-        event = event_of(row[8:])
+        event = event_of(row[9:])
         mine = by_tenant.get((event.tier, event.tenant))
         if mine is None:
-            mine = by_tenant[event.tier, event.tenant] = (row[7], row[6], [])
-        mine[2].append(Row(row[5], event))
+            mine = by_tenant[event.tier, event.tenant] = (row[8], row[7], [])
+        mine[2].append(Row(row[6], event))
     return [
         Part(
             tier=TIERS[tier],

@@ -111,7 +111,7 @@ class Writer:
         tenant = f"t{rng.randrange(self._tenants)}"
         aggregate = f"{tenant}.{rng.randrange(AGGREGATES)}"
         written: list[Written] = []
-        for _ in range(1 if rng.random() < 0.985 else 400):
+        for _ in range(1 if rng.random() < 0.97 else 400):
             written += self._emit(tenant, aggregate)
         if rng.random() < 0.05:
             self._pause(2.5)
@@ -309,6 +309,7 @@ def run_chaos(
             "store_losses",
             "broker_losses",
             "surveys",
+            "set_aside",
             "resent",
             "persists",
         ):

@@ -14,6 +14,7 @@ from relay.limits import Limits
 from relay.log import ringlog
 from tests.integration.relay.faulty_publisher import FaultyPublisher
 from tests.integration.relay.running import App, arrived, emit, queued, running
+from tests.integration.relay.test_heavy import commit_many
 
 
 async def test_an_event_committed_behind_a_large_backlog_of_another_tenant_waits_for_a_few_chunks(
@@ -80,6 +81,44 @@ async def test_interactive_events_overtake_a_backlog_of_bulk_and_bulk_still_move
     tiers = [outgoing.lane.tier for outgoing in publisher.sent[:4500]]
     bulk = sum(tier is Tier.BULK for tier in tiers)
     assert 4500 // 20 < bulk < 4500 // 5  # an eighth to a ninth, in chunks
+
+
+async def test_100_000_events_of_one_tenant_committed_at_once_delay_the_next_of_another_by_one_chunk_at_most(
+    url: str, app: App, other: App, broker: InProcessBroker
+) -> None:
+    """Own finding: while a large window is counted, or a lane's turn lasts a batch, everybody else stands still."""
+    publisher = FaultyPublisher(broker)
+    limits = Limits()
+    async with running(url, broker, publisher=publisher, limits=limits) as relay:
+        await arrived(broker, _committed(app, "quiet"), "quiet")
+        commit_many(app, "noisy", 100_000)
+        delays: list[int] = []
+        for _ in range(20):
+            await relay.sees(lambda gauges: gauges.published > 1 + len(delays) * 500, what="the backlog to move")
+            quiet = emit(other, "quiet")
+            other.commit()
+            ahead = len(publisher.sent)
+            await arrived(broker, quiet, "quiet")
+            order = [outgoing.event.id for outgoing in publisher.sent[ahead:]]
+            delays.append(order.index(quiet[0]))
+        assert len(publisher.sent) < 100_000
+        assert max(delays) <= limits.chunk, delays
+        assert relay.gauges.surveys == 0
+        assert relay.gauges.set_aside == 1
+
+
+async def test_a_lane_whose_broker_queue_grows_has_less_with_the_broker_than_its_share(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    """What lies unconfirmed of a backlog is ahead of everybody's next event."""
+    publisher = FaultyPublisher(broker)
+    publisher.is_silent = lambda outgoing: outgoing.lane.tenant == "noisy"
+    limits = Limits()
+    async with running(url, broker, publisher=publisher, limits=limits) as relay:
+        commit_many(app, "noisy", 5_000)
+        await relay.sees(lambda gauges: gauges.in_flight >= limits.chunk, what="a chunk in flight")
+        await arrived(broker, _committed(app, "quiet"), "quiet")
+        assert relay.gauges.in_flight == limits.chunk
 
 
 def _committed(app: App, tenant: str) -> list[UUID]:

@@ -11,7 +11,7 @@ def serve(turns: Turns[str], tiers: dict[str, Tier], rounds: int, *, rows: int =
         item = turns.take()
         assert item is not None
         served.append(item)
-        turns.charge(tiers[item], rows)
+        turns.charge(item, tiers[item], rows)
         turns.offer(item, tiers[item])
     return served
 
@@ -73,7 +73,54 @@ def test_a_turn_is_charged_by_what_it_published_not_by_being_taken() -> None:
         assert served is not None
         published = 200 if served == "big" else 1
         rows[served] += published
-        turns.charge(tiers[served], published)
+        turns.charge(served, tiers[served], published)
         turns.offer(served, tiers[served])
     assert rows["small"] > 100
     assert rows["big"] <= 200 * 3
+
+
+def test_a_lane_that_had_nothing_to_publish_goes_before_those_that_had_their_chunk() -> None:
+    turns = Turns[str]()
+    tiers = dict.fromkeys(["busy", "busier", "quiet"], Tier.STANDARD)
+    turns.offer("busy", Tier.STANDARD)
+    turns.offer("busier", Tier.STANDARD)
+    assert serve(turns, tiers, 2, rows=200) == ["busy", "busier"]
+    turns.offer("quiet", Tier.STANDARD)
+    assert serve(turns, tiers, 1, rows=1) == ["quiet"]
+
+
+def test_lanes_that_come_anew_time_after_time_keep_nobody_waiting_for_ever() -> None:
+    """A lane is forgotten when it has nothing to publish, so its next event is a new lane's."""
+    turns = Turns[str]()
+    turns.offer("busy", Tier.STANDARD)
+    assert turns.take() == "busy"
+    turns.charge("busy", Tier.STANDARD, 200)
+    turns.offer("busy", Tier.STANDARD)
+    for number in range(2_000):
+        turns.offer(f"new-{number}", Tier.STANDARD)
+        served = turns.take()
+        assert served is not None
+        turns.charge(served, Tier.STANDARD, 1)
+        if served == "busy":
+            break
+    assert served == "busy"
+
+
+def test_what_was_served_long_ago_is_forgotten() -> None:
+    turns = Turns[str]()
+    for number in range(10_000):
+        turns.offer(f"tenant-{number}", Tier.STANDARD)
+        served = turns.take()
+        assert served is not None
+        turns.charge(served, Tier.STANDARD, 1)
+    assert len(turns._rounds[Tier.STANDARD]._time) < 500
+
+
+def test_those_that_wait_are_told_in_the_order_of_their_turns() -> None:
+    turns = Turns[int]()
+    for number in range(50):
+        turns.offer(number, Tier.BULK)
+        if number % 3 == 0:
+            turns.charge(turns.take() or 0, Tier.BULK, number)
+    told = list(turns.next_in(Tier.BULK))
+    assert told == [turns.take() for _ in told]
