@@ -1,9 +1,10 @@
 """The relay as a process: signals, health, metrics and janitor around the engine."""
 
 import asyncio
+import contextlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import structlog
@@ -28,6 +29,7 @@ log = structlog.get_logger(__name__)
 
 # A step of the engine waits for a third of a lease at most: one that takes this many leases hangs.
 _STEP_LEASES_MAX: Final = 2
+_AGAIN_S: Final = 10.0
 
 
 async def run_process(settings: RelaySettings) -> int:
@@ -83,17 +85,39 @@ async def _work(settings: RelaySettings, gauges: Gauges, stop: asyncio.Event) ->
     if not await are_reachable(lambda: check_services(settings), ended=stop.wait, within_s=settings.start_s):
         return
     url, publisher = settings.database_url.get_secret_value(), _publisher(settings)
-    janitor = asyncio.create_task(run_janitor(url, stop=stop, upkeep=settings.upkeep, gauges=gauges))
     again = _publisher(settings)
-    replays = asyncio.create_task(run_replays(url, again, again, stop=stop, limits=settings.limits, gauges=gauges))
+    beside = [
+        asyncio.create_task(outlive(name, run, stop=stop))
+        for name, run in (
+            ("janitor", lambda: run_janitor(url, stop=stop, upkeep=settings.upkeep, gauges=gauges)),
+            ("replays", lambda: run_replays(url, again, again, stop=stop, limits=settings.limits, gauges=gauges)),
+        )
+    ]
     try:
         await run_relay(
             url, publisher, publisher, stop=stop, limits=settings.limits, gauges=gauges, is_listening=settings.listen
         )
     finally:
-        janitor.cancel()
-        replays.cancel()
-        await asyncio.gather(janitor, replays, return_exceptions=True)
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+
+
+async def outlive(
+    name: str, run: Callable[[], Awaitable[None]], *, stop: asyncio.Event, again_after_s: float = _AGAIN_S
+) -> None:
+    """Run what works beside the engine until *stop*: a bug in it is logged, and it begins anew after a while.
+
+    Events flow without it, so it must not end the process; nor may it end and nobody know.
+    """
+    while not stop.is_set():
+        try:
+            await run()
+        except Exception:
+            log.exception("work beside the engine failed", work=name)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(again_after_s):
+                await stop.wait()
 
 
 def _publisher(settings: RelaySettings) -> RabbitPublisher:
