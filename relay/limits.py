@@ -23,8 +23,8 @@ class Limits:
     confirm_s: float = 15.0
     """How long a confirm may take before its lane, or the connection, counts as faulty."""
     busy_poll_s: float = 0.005
-    idle_poll_s: float = 0.7
-    """Less than twice a second, so that all that an idle relay asks stays within twice a second."""
+    idle_poll_s: float = 1.0
+    """With leases and all else that an idle relay asks, it asks less than twice a second."""
     survey_s: float = 600.0
     """How long the reading of a window too large to bring along may take; nothing else waits for it."""
     drain_s: float = 5.0
