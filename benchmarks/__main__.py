@@ -4,7 +4,7 @@ import importlib
 import json
 import sys
 
-NAMES = ("relay", "relay-scale", "latency", "takeover", "idle", "consumer", "memory")
+NAMES = ("relay", "relay-noisy", "relay-scale", "latency", "takeover", "idle", "consumer", "memory")
 
 
 def main() -> None:

@@ -413,7 +413,7 @@ def upgrade() -> None:
     for slot in range(ring.slots):
         op.execute(
             f"CREATE TABLE outbox.event_{slot} PARTITION OF outbox.event FOR VALUES IN ({slot});\n"
-            f"CREATE INDEX event_{slot}_xid ON outbox.event_{slot} (xid, tenant COLLATE \"C\", tier, seq);\n"
+            f'CREATE INDEX event_{slot}_xid ON outbox.event_{slot} (xid, tenant COLLATE "C", tier, seq);\n'
             f"CREATE UNIQUE INDEX event_{slot}_tenant ON outbox.event_{slot} (tenant_hash, seq);"
         )
     op.execute(_ORIGIN)
