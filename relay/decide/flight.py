@@ -36,6 +36,7 @@ class Flight:
     _sent: dict[int, Sent] = field(default_factory=dict)
     _last_tag: int = 0
     _heard_at: float = 0.0
+    _heard: set[Stream] = field(default_factory=set)
 
     def __len__(self) -> int:
         return len(self._sent)
@@ -56,7 +57,10 @@ class Flight:
     def land(self, tag: int, now: float) -> Sent | None:
         """The broker has spoken of *tag*, and the row is with it no more; None if it was published anew since."""
         self._heard_at = now
-        return self._sent.pop(tag, None)
+        sent = self._sent.pop(tag, None)
+        if sent is not None:
+            self._heard.add(sent.stream)
+        return sent
 
     def nacked(self, tag: int, now: float) -> Sent | None:
         """The broker gave *tag* back. It keeps its place until it is launched again."""
@@ -65,6 +69,22 @@ class Flight:
         if sent is not None:
             sent.is_nacked = True
         return sent
+
+    @property
+    def has_heard(self) -> bool:
+        """Whether the broker has spoken of anything since ``reconnected``."""
+        return bool(self._heard)
+
+    def reconnected(self) -> None:
+        """What is published from here on goes by a new channel, on which nothing was heard of any lane."""
+        self._heard.clear()
+
+    def suspect(self) -> Stream | None:
+        """The lane at which a channel that has fallen silent stands: the first in order of which it never heard."""
+        for sent in self._sent.values():
+            if not sent.is_nacked and sent.stream not in self._heard:
+                return sent.stream
+        return None
 
     def unsettled(self) -> list[Sent]:
         """Everything unsettled, in publishing order: what a new channel must be given before anything new."""

@@ -33,6 +33,8 @@ _FAULT_CAP_S: Final = 60.0
 _SILENCE_CAP_S: Final = 300.0
 # A silent lane is only asked, which costs the others nothing, so it is back soon after it answers again.
 _SILENT_CAP_S: Final = 8.0
+# Longer than a reconnect takes, so that the others are confirmed before the suspect is sent to again.
+_SUSPECT_S: Final = 3.0
 
 
 class Outcomes:
@@ -54,6 +56,7 @@ class Outcomes:
         self._gauges = gauges
         self._rng = rng
         self._held: dict[Stream, None] = {}
+        self._suspects: set[Stream] = set()
         self._failures: list[Failure] = []
         self._failed_again: list[FailedAgain] = []
         self._published_deferred: list[tuple[str, UUID]] = []
@@ -99,6 +102,7 @@ class Outcomes:
             case AllWell():
                 return False
             case BrokerSilent():
+                self._suspect(now)
                 return True
             case LanesSilent(streams=streams):
                 for stream in streams:
@@ -132,7 +136,8 @@ class Outcomes:
 
     def reconnected(self) -> None:
         """A new connection stands: end every hold, and have what is unsettled sent again as its lane answers."""
-        for stream in list(self._held):
+        self._flight.reconnected()
+        for stream in [stream for stream in self._held if stream not in self._suspects]:
             self._release(stream)
         for sent in self._flight.unsettled():
             sent.is_nacked, sent.is_second_try = True, False
@@ -156,6 +161,7 @@ class Outcomes:
         """These lanes are no longer ours to hold, nor what is *gone* with them to settle."""
         for stream in streams:
             self._held.pop(stream, None)
+            self._suspects.discard(stream)
         self.unsettled_retries -= sum(isinstance(sent.origin, Retry) for sent in gone)
 
     @property
@@ -281,6 +287,24 @@ class Outcomes:
             stream.strikes = 0
             self._offer(stream)
 
+    def _suspect(self, now: float) -> None:
+        """Hold the lane at which the channel may stand beyond the reconnect, so that the others go first.
+
+        A queue without a leader may answer a declaration at once and yet take nothing. If the others are confirmed
+        without it, and not with it, it is tried ever more rarely, since each try costs them a silence.
+        """
+        stream = self._flight.suspect()
+        if stream is None:
+            return
+        delay_s = _SUSPECT_S
+        if self._flight.has_heard:
+            stream.strikes += 1
+            delay_s = self._delay_s(stream, max(self._limits.confirm_s, _SUSPECT_S), _SILENCE_CAP_S)
+            log.warning("lane suspected", lane=stream.lane.queue, unconfirmed=stream.outstanding, held_s=round(delay_s))
+        stream.is_faulty = True
+        self._suspects.add(stream)
+        self._hold(stream, now + delay_s)
+
     def _ask(self, stream: Stream) -> None:
         self._hold(stream, math.inf)
         self._directory.want(stream)
@@ -292,6 +316,7 @@ class Outcomes:
     def _release(self, stream: Stream) -> None:
         stream.held_until = None
         stream.is_faulty = False
+        self._suspects.discard(stream)
         self._held.pop(stream, None)
         self._offer(stream)
 

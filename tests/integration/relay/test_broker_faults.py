@@ -14,6 +14,7 @@ from outbox.naming import Lane
 from outbox.topology import QueueKind
 from relay.limits import Limits
 from relay.rabbitmq.publisher import RabbitPublisher
+from relay.rabbitmq.topology import RabbitTopology
 from tests.integration.relay.running import App, emit, start, value
 from tests.support.ackless import AcklessProxy
 from tests.support.containers import RabbitContainer
@@ -204,6 +205,37 @@ async def test_a_lane_that_hangs_when_the_connection_breaks_holds_back_no_other(
             )
         await relay.sees(lambda gauges: gauges.in_flight == 0, deadline_s=10, what="its own confirms, once it answers")
         await relay.sees(lambda gauges: gauges.streams == 0)
+        assert value(app, "select count(*) from outbox.deferred") == 0
+        await relay.hand_over()
+
+
+async def test_a_lane_that_answers_a_declaration_and_takes_nothing_holds_back_no_other_for_long(
+    url: str, app: App, faulty_rabbit: Node, vhost_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quorum queue that lost its leader in a kill may answer at once, and yet its first publish waits for 65 s."""
+
+    async def seems_well(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(RabbitTopology, "_has_leader", seems_well)
+    async with proxied(faulty_rabbit.url(vhost_name)) as (address, proxy):
+        publisher = RabbitPublisher(url=address, connect_timeout_s=3.0)
+        relay = start(url, publisher, limits=Limits(lease_s=6.0, confirm_s=1.0))
+        await relay.owns()
+        for tenant in ("bad", "good"):
+            emit(app, tenant)
+        app.commit()
+        await relay.sees(lambda gauges: gauges.confirmed == 2)
+        async with hanging(faulty_rabbit, vhost_name, "bad"):
+            emit(app, "bad", count=20)
+            app.commit()
+            await relay.sees(lambda gauges: gauges.in_flight == 20)
+            proxy.cut()
+            await relay.sees(lambda gauges: gauges.broker_losses >= 2, what="the channel to stand at the lane")
+            emit(app, "good", count=20)
+            app.commit()
+            await relay.sees(lambda gauges: gauges.confirmed == 22, deadline_s=10, what="the other lane's confirms")
+        await relay.sees(lambda gauges: gauges.confirmed == 42, deadline_s=20, what="its own, once it answers")
         assert value(app, "select count(*) from outbox.deferred") == 0
         await relay.hand_over()
 
