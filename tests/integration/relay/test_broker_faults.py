@@ -174,7 +174,7 @@ async def hanging(node: Node, vhost: str, tenant: str) -> AsyncIterator[None]:
         await asyncio.to_thread(node.ctl, "eval", f"sys:resume({process}).")
 
 
-@pytest.mark.parametrize(("kind", "in_flight"), [("quorum", 300), ("quorum", 0), ("classic", 300)])
+@pytest.mark.parametrize(("kind", "in_flight"), [("quorum", 200), ("quorum", 0), ("classic", 200)])
 async def test_a_lane_that_hangs_when_the_connection_breaks_holds_back_no_other(
     url: str, app: App, faulty_rabbit: Node, vhost_name: str, kind: QueueKind, in_flight: int
 ) -> None:
@@ -257,7 +257,7 @@ async def test_a_lane_that_hangs_under_a_large_burst_stops_the_others_no_longer_
     async with hanging(faulty_rabbit, vhost_name, bad):
         emit(app, bad, count=5000)
         app.commit()
-        await relay.sees(lambda gauges: gauges.in_flight >= 600)
+        await relay.sees(lambda gauges: gauges.in_flight >= 200, what="as much as a lane may have unconfirmed")
         emit(app, good, count=300)
         app.commit()
         await relay.sees(lambda gauges: gauges.confirmed == 302, deadline_s=10, what="the other lane's confirms")

@@ -137,7 +137,7 @@ async def test_a_mismatch_that_the_broker_describes_by_another_argument_still_na
     faults = await stage.publisher.declare([lane()])
 
     assert faults[0].category is Category.MISMATCH
-    assert "as our classic queues have, the broker has it with" in faults[0].reason
+    assert "as our classic queues have, got one that exists with" in faults[0].reason
 
 
 async def test_a_queue_held_exclusively_elsewhere_is_forbidden_and_the_rest_declared(
