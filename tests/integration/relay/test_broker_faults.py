@@ -16,13 +16,13 @@ from relay.limits import Limits
 from relay.rabbitmq.publisher import RabbitPublisher
 from relay.rabbitmq.topology import RabbitTopology
 from tests.integration.relay.running import App, emit, start, value
-from tests.support.ackless import AcklessProxy
 from tests.support.containers import RabbitContainer
 from tests.support.processes import frozen
 from tests.support.proxy import Proxy
 from tests.support.rabbit import RabbitNode
 from tests.support.services import fresh_name
 from tests.support.wait import until
+from tests.support.withholding import WithholdingProxy, acks
 
 Node = RabbitNode | RabbitContainer
 
@@ -113,7 +113,7 @@ async def test_confirms_withheld_for_many_deadlines_cost_no_attempt_and_repeat_a
 ) -> None:
     """Juniper OpenSDN#129, mosquito/aio-pika#636: whoever waits for a confirm without a deadline waits for ever."""
     limits = Limits(lease_s=3.0, confirm_s=1.0, attempts=3)
-    async with AcklessProxy(faulty_rabbit.url(vhost_name)) as proxy:
+    async with WithholdingProxy(faulty_rabbit.url(vhost_name), withheld=acks) as proxy:
         publisher = RabbitPublisher(url=proxy.url, queue_kind="classic", connect_timeout_s=3.0)
         relay = start(url, publisher, limits=limits)
         await relay.owns()

@@ -4,9 +4,6 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
-from typing import Self
-from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
@@ -26,6 +23,7 @@ from tests.contracts.publishers import (
 from tests.support.containers import RabbitContainer
 from tests.support.rabbit import RabbitNode
 from tests.support.wait import until
+from tests.support.withholding import WithholdingProxy, everything
 
 Node = RabbitNode | RabbitContainer
 
@@ -106,18 +104,18 @@ async def test_confirms_that_never_come_end_in_a_loss_and_a_resend_without_one_e
     sent = outgoing(1_000, lane())
     async with (
         rabbit_stage(vhost, queue_kind="classic") as stage,
-        DeafProxy(vhost) as proxy,
+        WithholdingProxy(vhost, withheld=everything) as proxy,
     ):
         publisher = RabbitPublisher(url=proxy.url, queue_kind="classic", heartbeat_s=2)
         await publisher.open()
         await publisher.declare([lane()])
-        proxy.is_deaf = True
+        proxy.is_withholding = True
 
         await publisher.send(sent)
         with pytest.raises(BrokerUnavailable):
             await settle(publisher, 1_000)
 
-        proxy.is_deaf = False
+        proxy.is_withholding = False
         await publisher.open()
         await publisher.send(sent)
         assert len(confirmed_tags(await settle(publisher, 1_000))) == 1_000
@@ -125,53 +123,6 @@ async def test_confirms_that_never_come_end_in_a_loss_and_a_resend_without_one_e
         arrived = [each.id for each in events_of(await stage.read(lane().queue))]
     assert set(arrived) == {one.event.id for one in sent}
     assert len(arrived) <= 2_000
-
-
-class DeafProxy:
-    """Forwards to the broker, and while *is_deaf* throws away what the broker answers."""
-
-    def __init__(self, url: str) -> None:
-        self._parts = urlsplit(url)
-        self._server: asyncio.Server | None = None
-        self._links: set[asyncio.Task[None]] = set()
-        self.is_deaf = False
-        self.url = ""
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port = self._server.sockets[0].getsockname()[1]
-        login = self._parts.netloc.rpartition("@")[0]
-        self.url = urlunsplit(self._parts._replace(netloc=f"{login}@127.0.0.1:{port}"))
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        for link in self._links:
-            link.cancel()
-        await asyncio.gather(*self._links, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._links.add(task)
-        back, forth = await asyncio.open_connection(self._parts.hostname, self._parts.port)
-        try:
-            await asyncio.gather(
-                self._pump(reader, forth, can_be_deaf=False), self._pump(back, writer, can_be_deaf=True)
-            )
-        finally:
-            for side in (writer, forth):
-                side.transport.abort()
-            self._links.discard(task)
-
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, can_be_deaf: bool) -> None:
-        with suppress(OSError):
-            while chunk := await source.read(65536):
-                if not (can_be_deaf and self.is_deaf):
-                    sink.write(chunk)
-                    await sink.drain()
-        sink.close()
 
 
 async def test_publishing_goes_on_while_confirms_hide_the_heartbeats_from_the_client(vhost: str) -> None:

@@ -1,8 +1,9 @@
-"""A proxy to RabbitMQ that keeps back the broker's confirms, and nothing else: the connection answers all the same."""
+"""A proxy to RabbitMQ that keeps back some of the broker's answers, or all of them, while the connection stays."""
 
 import asyncio
 import contextlib
 import struct
+from collections.abc import Callable
 from typing import Final, Self
 from urllib.parse import urlsplit, urlunsplit
 
@@ -14,10 +15,24 @@ _METHOD: Final = 1
 _CHUNK: Final = 65536
 
 
-class AcklessProxy:
-    """Forwards to the broker at the URL it is given; *url* leads through it."""
+def everything(kind: int, payload: bytes) -> bool:
+    """All frames, heartbeats included."""
+    return True
 
-    def __init__(self, url: str) -> None:
+
+def acks(kind: int, payload: bytes) -> bool:
+    """Confirms, and nothing else: the connection answers all the same."""
+    return kind == _METHOD and _method.unpack_from(payload)[0] == commands.Basic.Ack.index
+
+
+class WithholdingProxy:
+    """Forwards to the broker at the URL it is given; *url* leads through it.
+
+    While *is_withholding*, the broker's frames for which *withheld*, given type and payload, is true are thrown away.
+    """
+
+    def __init__(self, url: str, *, withheld: Callable[[int, bytes], bool]) -> None:
+        self._withheld = withheld
         self._parts = urlsplit(url)
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
@@ -63,8 +78,7 @@ class AcklessProxy:
                 head = await source.readexactly(_frame_head.size)
                 kind, _, size = _frame_head.unpack(head)
                 rest = await source.readexactly(size + 1)
-                is_ack = kind == _METHOD and _method.unpack_from(rest)[0] == commands.Basic.Ack.index
-                if not (is_ack and self.is_withholding):
+                if not (self.is_withholding and self._withheld(kind, rest)):
                     sink.write(head + rest)
                     await sink.drain()
         sink.close()
