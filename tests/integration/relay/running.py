@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import LiteralString, Protocol, TypeAlias
 from uuid import UUID, uuid4
 
@@ -144,3 +145,18 @@ def value(app: App, query: LiteralString, *parameters: object) -> object:
     row = app.execute(query, parameters).fetchone()
     assert row is not None
     return row[0]
+
+
+def committed(app: App, count: int, tenant: str = "acme") -> list[UUID]:
+    """Emit as ``emit`` does, and commit."""
+    events = emit(app, tenant, count=count)
+    app.commit()
+    return events
+
+
+def now(app: App) -> datetime:
+    """The database's clock."""
+    found = value(app, "select clock_timestamp()")
+    app.commit()
+    assert isinstance(found, datetime)
+    return found

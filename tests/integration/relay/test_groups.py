@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
 import psycopg
@@ -12,7 +12,7 @@ from outbox.event import Tier
 from outbox.inprocess import InProcessBroker
 from relay.memory import MemoryPublisher
 from tests.integration.relay.faulty_publisher import FaultyPublisher
-from tests.integration.relay.running import QUICK, App, arrived, emit, queued, start, value
+from tests.integration.relay.running import QUICK, App, arrived, committed, emit, now, queued, start, value
 from tests.support.wait import until
 
 ADD = "select outbox.add_group(%s, %s)"
@@ -99,18 +99,18 @@ async def test_a_group_started_in_the_past_is_sent_each_event_since_then_once_an
     """Kafka's reset of an offset, Debezium's snapshot of one table: what was handled is handled once more."""
     relay = start(url, MemoryPublisher(broker))
     await relay.owns(64)
-    before = _committed(app, 300)
-    since = _now(app)
-    expected = _committed(app, 1500) + _committed(app, 1500)  # more than is brought along in one go
+    before = committed(app, 300)
+    since = now(app)
+    expected = committed(app, 1500) + committed(app, 1500)  # more than is brought along in one go
     small = {tenant: emit(app, tenant, tier=Tier.BULK, count=3) for tenant in ("globex", "initech")}
     app.commit()
     late = emit(app)  # has its number before the group, and commits after it
     other.execute(ADD, ("audit", since))
     other.commit()
-    expected += _committed(other, 10)
+    expected += committed(other, 10)
     app.commit()
     await relay.owns(128)
-    expected += _committed(other, 10)
+    expected += committed(other, 10)
     await arrived(broker, [*before, *expected, *late])
     await arrived(broker, [*expected, *late], group="audit")
     assert [one for one in queued(broker, group="audit") if one not in late] == expected
@@ -130,7 +130,7 @@ async def test_a_group_started_in_the_past_is_sent_no_keyed_event_that_its_consu
     app.execute("update outbox.event set ordering_key = 'k', key_number = seq where seq % 2 = 1")
     app.commit()
     rows = app.execute("select id, ordering_key from outbox.event").fetchall()
-    since = _now(app)
+    since = now(app)
     # The first and the last are since the start, the others from before it.
     app.execute("update outbox.event set ledger_at = %s where id = any(%s)", (since, [events[0], events[5]]))
     app.execute(ADD, ("audit", since))
@@ -147,8 +147,8 @@ async def test_a_group_started_in_the_past_is_sent_no_keyed_event_that_its_consu
 async def test_a_relay_that_dies_while_a_group_catches_up_leaves_nothing_out(
     url: str, app: App, broker: InProcessBroker
 ) -> None:
-    since = _now(app)
-    events = _committed(app, 4000)
+    since = now(app)
+    events = committed(app, 4000)
     relay = start(url, MemoryPublisher(broker))
     await arrived(broker, events)
     await relay.hand_over()
@@ -172,8 +172,8 @@ async def test_what_a_group_started_in_the_past_still_needs_is_kept(
     url: str, app: App, broker: InProcessBroker
 ) -> None:
     """A retention that looks at the present positions alone would drop it: these have passed every row."""
-    since = _now(app)
-    events = _committed(app, 3)
+    since = now(app)
+    events = committed(app, 3)
     _into_an_old_slot(app)
     relay = start(url, MemoryPublisher(broker))
     await arrived(broker, events)
@@ -188,17 +188,17 @@ async def test_what_a_group_started_in_the_past_still_needs_is_kept(
 
 
 async def test_no_group_starts_where_the_log_has_gaps(url: str, app: App, broker: InProcessBroker) -> None:
-    events = _committed(app, 3)
+    events = committed(app, 3)
     _into_an_old_slot(app)
-    kept = _committed(app, 1)
+    kept = committed(app, 1)
     relay = start(url, MemoryPublisher(broker))
     await arrived(broker, events + kept)
     await relay.hand_over()
     assert _truncated(app) == "truncated"
     with pytest.raises(psycopg.errors.DatetimeFieldOverflow, match="want a start from which on the log keeps every"):
-        app.execute(ADD, ("audit", _now(app) - timedelta(days=6)))
+        app.execute(ADD, ("audit", now(app) - timedelta(days=6)))
     app.rollback()
-    app.execute(ADD, ("audit", _now(app) - timedelta(days=1)))  # no matter that there are no rows as old
+    app.execute(ADD, ("audit", now(app) - timedelta(days=1)))  # no matter that there are no rows as old
     app.rollback()
     with pytest.raises(psycopg.errors.DatetimeFieldOverflow, match="want a start that is not ahead"):
         app.execute("select outbox.add_group('audit', clock_timestamp() + interval '1 min')")
@@ -206,19 +206,6 @@ async def test_no_group_starts_where_the_log_has_gaps(url: str, app: App, broker
     with pytest.raises(psycopg.errors.InvalidTransactionState, match="want read committed"):
         app.execute("set transaction isolation level repeatable read; select outbox.add_group('audit', now())")
     app.rollback()
-
-
-def _committed(app: App, count: int) -> list[UUID]:
-    events = emit(app, count=count)
-    app.commit()
-    return events
-
-
-def _now(app: App) -> datetime:
-    found = value(app, "select clock_timestamp()")
-    app.commit()
-    assert isinstance(found, datetime)
-    return found
 
 
 async def _until_queued(broker: InProcessBroker, events: Sequence[UUID], tenant: str = "acme") -> None:

@@ -18,7 +18,7 @@ from relay.log.replay_requests import Request, Wanted, ask, bounds, cancel, requ
 from relay.memory import MemoryPublisher
 from relay.ports import Outgoing
 from tests.integration.relay.faulty_publisher import FaultyPublisher
-from tests.integration.relay.running import QUICK, App, Both, arrived, emit, queued, start, value
+from tests.integration.relay.running import QUICK, App, Both, arrived, committed, emit, now, queued, start, value
 from tests.support.wait import until
 
 _STREAM = """
@@ -43,9 +43,9 @@ async def test_a_replay_brings_what_was_published_again_in_order_and_marked_and_
 ) -> None:
     app.execute("select outbox.add_group('audit')")
     app.commit()
-    before = _committed(app, 5)
-    since = _now(app)
-    wanted = _committed(app, 300)
+    before = committed(app, 5)
+    since = now(app)
+    wanted = committed(app, 300)
     other = emit(app, "globex", tier=Tier.BULK, count=3)
     app.commit()
     relay = start(url, MemoryPublisher(broker))
@@ -72,17 +72,17 @@ async def test_a_replay_never_brings_what_was_not_published_nor_what_others_look
     url: str, app: App, broker: InProcessBroker
 ) -> None:
     """It would come before its predecessors, beside its own retry, or after somebody has let it go."""
-    since = _now(app)
-    published, (deferred, discarded, early, *unpublished) = await _published(url, app, broker, 4), _committed(app, 5)
+    since = now(app)
+    published, (deferred, discarded, early, *unpublished) = await _published(url, app, broker, 4), committed(app, 5)
     app.execute("update outbox.bucket set lo = pg_current_snapshot()")
     app.execute(_STREAM, (early,))
     app.execute(_DEFER, (deferred,))
     app.execute(_DISCARD, (str(discarded),))
     app.commit()
-    unpublished += _committed(app, 2)  # after every base
+    unpublished += committed(app, 2)  # after every base
     app.execute("select outbox.add_group('audit')")
     app.commit()
-    _committed(app, 1)
+    committed(app, 1)
     app.execute("insert into outbox.lane (group_name, tier, tenant) values ('audit', 1, 'acme')")
     app.commit()
     assert await _counted(url, since, group="audit") == 0  # older than the group, or not published to it
@@ -96,7 +96,7 @@ async def test_a_replay_never_brings_what_was_not_published_nor_what_others_look
 async def test_a_relay_that_dies_in_a_replay_repeats_a_chunk_and_leaves_nothing_out(
     url: str, app: App, broker: InProcessBroker
 ) -> None:
-    since = _now(app)
+    since = now(app)
     events = await _published(url, app, broker, 900)
     await _ask(url, since, per_s=500)
     faulty = FaultyPublisher(broker)
@@ -117,7 +117,7 @@ async def test_a_relay_that_dies_in_a_replay_repeats_a_chunk_and_leaves_nothing_
 async def test_a_tenant_whose_lane_takes_nothing_holds_no_other_tenants_replay(
     url: str, app: App, broker: InProcessBroker
 ) -> None:
-    since = _now(app)
+    since = now(app)
     tenants = [f"tenant-{number}" for number in range(20)]
     for tenant in tenants:
         emit(app, tenant, count=30)
@@ -146,7 +146,7 @@ async def test_a_tenant_whose_lane_takes_nothing_holds_no_other_tenants_replay(
 
 
 async def test_an_outage_costs_a_replay_nothing_but_time(url: str, app: App, broker: InProcessBroker) -> None:
-    since = _now(app)
+    since = now(app)
     events = await _published(url, app, broker, 100)
     faulty = FaultyPublisher(broker)
     faulty.is_dead = True
@@ -166,7 +166,7 @@ async def test_queues_that_were_lost_are_declared_and_announced_by_the_replay(
     url: str, app: App, broker: InProcessBroker
 ) -> None:
     """A vhost was deleted, or a broker came back without its disk: what lay there is in the log still."""
-    since = _now(app)
+    since = now(app)
     events = await _published(url, app, broker, 250)
     lane = Lane(group="default", tier=Tier.STANDARD, tenant="acme")
     broker.delete_queue(lane.queue)
@@ -179,7 +179,7 @@ async def test_queues_that_were_lost_are_declared_and_announced_by_the_replay(
 
 
 async def test_a_replay_brings_no_tenant_back_that_was_off_boarded(url: str, app: App, broker: InProcessBroker) -> None:
-    since = _now(app)
+    since = now(app)
     events = await _published(url, app, broker, 50)
     globex = emit(app, "globex", count=50)
     app.commit()
@@ -212,9 +212,9 @@ async def test_a_replay_brings_no_tenant_back_that_was_off_boarded(url: str, app
 async def test_a_replay_takes_what_its_filters_name_and_no_more_each_second_than_it_may(
     url: str, app: App, broker: InProcessBroker
 ) -> None:
-    since = _now(app)
+    since = now(app)
     await _published(url, app, broker, 50)
-    to = _now(app)
+    to = now(app)
     emit(app, "globex", count=40)
     ids = emit(app, "globex", count=30)
     app.execute("update outbox.event set type = 'order.paid' where id = any(%s)", (ids,))
@@ -223,19 +223,19 @@ async def test_a_replay_takes_what_its_filters_name_and_no_more_each_second_than
     assert await _counted(url, since) == 120
     assert await _counted(url, since, to=to) == 50
     assert await _counted(url, to) == 70
-    began = _now(app)
+    began = now(app)
     await _ask(url, since, tenant="globex", event_type="order.paid", per_s=30)
     async with _replaying(url, broker):
         await _until_ended(url)
     assert queued(broker, "globex")[70:] == ids
     assert len(queued(broker)) == 50
-    assert _now(app) - began > timedelta(seconds=0.8)
+    assert now(app) - began > timedelta(seconds=0.8)
 
 
 async def test_a_replay_that_is_called_off_ends_at_the_chunk_under_way(
     url: str, app: App, broker: InProcessBroker
 ) -> None:
-    since = _now(app)
+    since = now(app)
     events = await _published(url, app, broker, 500)
     number = await _ask(url, since, per_s=100)
     async with _replaying(url, broker) as gauges:
@@ -251,7 +251,7 @@ async def test_a_replay_that_is_called_off_ends_at_the_chunk_under_way(
 
 
 async def _published(url: str, app: App, broker: InProcessBroker, count: int) -> list[UUID]:
-    events = _committed(app, count)
+    events = committed(app, count)
     await _publish_all(url, app, broker)
     return events
 
@@ -274,19 +274,6 @@ def _has(app: App, condition: LiteralString) -> bool:
 def _marks(broker: InProcessBroker, tenant: str = "acme") -> list[object]:
     queue = broker.queues[Lane(group="default", tier=Tier.STANDARD, tenant=tenant).queue]
     return [item.message.headers.get("ce-replayid") for item in sorted(queue.ready)]
-
-
-def _committed(app: App, count: int, tenant: str = "acme") -> list[UUID]:
-    events = emit(app, tenant, count=count)
-    app.commit()
-    return events
-
-
-def _now(app: App) -> datetime:
-    found = value(app, "select clock_timestamp()")
-    app.commit()
-    assert isinstance(found, datetime)
-    return found
 
 
 @asynccontextmanager
