@@ -15,8 +15,8 @@ from benchmarks.baselines import run_plain_consumer
 from benchmarks.events import lanes
 from consumer import Consumer
 from consumer.engine.run import run_consumer
-from consumer.ports import Delivery, Inbox, LostBecause, Receipt
-from consumer.rabbitmq.broker import RabbitMQBroker
+from consumer.ports import Broker, Delivery, Inbox, LostBecause, Receipt
+from consumer.rabbitmq.broker import rabbitmq_broker
 from consumer.rabbitmq.connection import Address
 from consumer.rabbitmq.exchange import RabbitMQExchange
 from outbox.event import Event
@@ -35,7 +35,7 @@ async def nothing(event: Event) -> None:
 class Clocked:
     """A broker that notes when the first delivery came and when the last one was settled."""
 
-    def __init__(self, broker: RabbitMQBroker, *, count: int) -> None:
+    def __init__(self, broker: Broker, *, count: int) -> None:
         self._broker = broker
         self._left = count
         self.began: float | None = None
@@ -89,7 +89,7 @@ class _ClockedInbox:
 async def run_ours(database_url: str, rabbitmq_url: str, *, count: int) -> tuple[float, float]:
     """Seconds, and CPU seconds."""
     address = Address(url=rabbitmq_url, name="bench")
-    clocked = Clocked(RabbitMQBroker(address), count=count)
+    clocked = Clocked(rabbitmq_broker(address), count=count)
     exchange = RabbitMQExchange(address)
     running = asyncio.create_task(
         run_consumer(consumer, clocked, exchange, database_url, stop=Stop(), queue_kind="classic")

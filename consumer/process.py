@@ -7,7 +7,7 @@ import structlog
 from consumer.api import Consumer
 from consumer.engine.run import Readiness, run_consumer
 from consumer.metrics import register
-from consumer.rabbitmq.broker import RabbitMQBroker
+from consumer.rabbitmq.broker import rabbitmq_broker
 from consumer.rabbitmq.connection import Address
 from consumer.rabbitmq.exchange import RabbitMQExchange
 from consumer.settings import ConsumerSettings
@@ -39,7 +39,7 @@ async def run_process(consumer: Consumer, settings: ConsumerSettings) -> int:
             try:
                 await run_consumer(
                     consumer,
-                    RabbitMQBroker(_address(consumer, settings)),
+                    rabbitmq_broker(_address(consumer, settings)),
                     exchange,
                     database_url(consumer, settings),
                     stop=stop,

@@ -1,82 +1,14 @@
-"""The broker port on RabbitMQ: the engine's side of the wire thread."""
+"""The broker port on RabbitMQ: one plain AMQP 0-9-1 connection in a thread of its own, opened again whenever lost."""
 
-import asyncio
-from collections.abc import Sequence
-from typing import Final
-
-import structlog
-
-from consumer.ports import Delivery, Inbox, Receipt
 from consumer.rabbitmq.connection import Address
-from consumer.rabbitmq.thread import Mailbox, WireThread
-from consumer.rabbitmq.wire import Attach, ChannelLost, Connected, Detach, Event, QueueLost, Settle, Stop, Wire
-
-_log: Final = structlog.get_logger(__name__)
-_STOP_S: Final = 15.0
+from consumer.rabbitmq.wire import Wire
+from consumer.threaded.broker import ThreadedBroker
 
 
-class RabbitMQBroker:
-    """``consumer.ports.Broker``: one plain AMQP 0-9-1 connection in a thread of its own, opened again whenever lost."""
+def rabbitmq_broker(address: Address, *, shared_channels: int = 4) -> ThreadedBroker:
+    """``consumer.ports.Broker`` at *address*.
 
-    def __init__(self, address: Address, *, shared_channels: int = 4) -> None:
-        """*shared_channels* carry all queues' base consumers; another carries the extra ones."""
-        self._name = address.name
-        self._events: Mailbox[Event] = Mailbox(self._hear)
-        self._wire = Wire(address, shared_channels=shared_channels, tell=self._events.post)
-        self._inbox: Inbox | None = None
-        self._thread: WireThread | None = None
-
-    async def start(self, inbox: Inbox) -> None:
-        """As the port says."""
-        self._inbox = inbox
-        self._events.open(asyncio.get_running_loop())
-        self._thread = WireThread(self._name, self._wire.run)
-
-    async def attach(self, queue: str, *, prefetch: int, is_extra: bool = False) -> None:
-        """As the port says."""
-        self._wire.commands.post((Attach(queue=queue, prefetch=prefetch, is_extra=is_extra),))
-
-    async def detach(self, queue: str, *, is_extra: bool = False) -> None:
-        """As the port says."""
-        self._wire.commands.post((Detach(queue=queue, is_extra=is_extra),))
-
-    def settle(self, receipts: Sequence[Receipt], *, requeue: bool = False) -> None:
-        """As the port says."""
-        self._wire.commands.post((Settle(receipts=receipts, requeue=requeue),))
-
-    async def stop(self) -> None:
-        """As the port says."""
-        self._inbox = None
-        if self._thread is None:
-            return
-        thread, self._thread = self._thread, None
-        self._wire.commands.post((Stop(),))
-        if not await thread.ended(within_s=_STOP_S):
-            # The thread is left behind; the broker hands everything out again once its heartbeats stay away.
-            _log.warning("broker connection did not close", within_s=_STOP_S)
-
-    def _hear(self, events: Sequence[Event]) -> None:
-        inbox = self._inbox
-        if inbox is None:
-            return
-        batch: list[Delivery] = []
-        for event in events:
-            if isinstance(event, Delivery):
-                batch.append(event)
-                continue
-            if batch:
-                inbox.deliver(batch)
-                batch = []
-            _hear_other(inbox, event)
-        if batch:
-            inbox.deliver(batch)
-
-
-def _hear_other(inbox: Inbox, event: ChannelLost | QueueLost | Connected) -> None:
-    match event:
-        case ChannelLost():
-            inbox.channel_lost(event.epoch)
-        case QueueLost():
-            inbox.queue_lost(event.queue, event.because)
-        case Connected():
-            inbox.connected(is_connected=event.is_connected)
+    Args:
+        shared_channels: carry all queues' base consumers; another carries the extra ones.
+    """
+    return ThreadedBroker(address.name, lambda tell: Wire(address, shared_channels=shared_channels, tell=tell))

@@ -8,17 +8,17 @@ events; neither side ever waits for the other.
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
-from consumer.ports import Delivery, LostBecause, Receipt
+from consumer.ports import LostBecause
 from consumer.rabbitmq.attach import Attacher, Verdict
 from consumer.rabbitmq.channel import Attachment, How, Listener, WireChannel
 from consumer.rabbitmq.connection import Address, PlainConnection, close, connect, write, written
-from consumer.rabbitmq.thread import Mailbox
+from consumer.threaded.talk import Attach, ChannelLost, Command, Connected, Detach, Event, QueueLost, Settle, Stop
+from consumer.threaded.thread import Mailbox
 from outbox.errors import BrokerUnavailable
 
 _log: Final = structlog.get_logger(__name__)
@@ -27,64 +27,6 @@ _RECONNECT_MAX_S: Final = 3.0
 _STABLE_S: Final = 5.0
 _AGAIN_S: Final = (0.05, 0.25)
 _UNRESPONSIVE_AGAIN_S: Final = (2.0, 4.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attach:
-    """Consume from *queue*, now and after every reconnect."""
-
-    queue: str
-    prefetch: int
-    is_extra: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detach:
-    """Consume from *queue* no more."""
-
-    queue: str
-    is_extra: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settle:
-    """Acknowledge, or hand back with *requeue*."""
-
-    receipts: Sequence[Receipt]
-    requeue: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
-    """Write what was settled, and end."""
-
-
-Command = Attach | Detach | Settle | Stop
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelLost:
-    """As the inbox's method of this name."""
-
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueLost:
-    """As the inbox's method of this name."""
-
-    queue: str
-    because: LostBecause
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connected:
-    """As the inbox's method of this name."""
-
-    is_connected: bool
-
-
-Event = Delivery | ChannelLost | QueueLost | Connected
 
 
 class Wire:

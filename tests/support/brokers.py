@@ -12,7 +12,7 @@ from pamqp import commands
 
 from consumer.memory import MemoryBroker, MemoryExchange
 from consumer.ports import Broker
-from consumer.rabbitmq.broker import RabbitMQBroker
+from consumer.rabbitmq.broker import rabbitmq_broker
 from consumer.rabbitmq.connection import Address
 from consumer.rabbitmq.exchange import RabbitMQExchange
 from outbox.inprocess import InProcessBroker
@@ -121,7 +121,7 @@ class RabbitBench:
         return Address(url=through, name="bench", heartbeat_s=heartbeat_s, rpc_timeout_s=rpc_timeout_s)
 
     def broker(self, address: Address | None = None, *, shared_channels: int = 4) -> Broker:
-        adapter = RabbitMQBroker(address or self.address(), shared_channels=shared_channels)
+        adapter = rabbitmq_broker(address or self.address(), shared_channels=shared_channels)
         self._started.push_async_callback(adapter.stop)
         return adapter
 

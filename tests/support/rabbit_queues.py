@@ -9,7 +9,7 @@ from aiormq.abc import AbstractChannel
 from pamqp import commands
 
 from consumer.ports import Broker, Exchange
-from consumer.rabbitmq.broker import RabbitMQBroker
+from consumer.rabbitmq.broker import rabbitmq_broker
 from consumer.rabbitmq.connection import Address
 from consumer.rabbitmq.exchange import RabbitMQExchange
 from outbox import topology
@@ -29,7 +29,7 @@ class RabbitQueues:
         self._exchanges: list[RabbitMQExchange] = []
 
     def broker(self) -> Broker:
-        return RabbitMQBroker(self.address)
+        return rabbitmq_broker(self.address)
 
     def exchange(self) -> Exchange:
         exchange = RabbitMQExchange(self.address)

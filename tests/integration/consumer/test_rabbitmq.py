@@ -9,7 +9,7 @@ import pytest
 
 from consumer.ports import Broker, Delivery, LostBecause
 from consumer.rabbitmq import attach as rabbitmq_attach
-from consumer.rabbitmq.broker import RabbitMQBroker
+from consumer.rabbitmq.broker import rabbitmq_broker
 from consumer.rabbitmq.connection import Address
 from outbox.errors import BrokerUnavailable, ConfigError
 from outbox.topology import QueueKind
@@ -240,7 +240,7 @@ async def test_a_broker_that_comes_later_is_found(bench: RabbitBench) -> None:
 
 
 async def test_a_wrong_password_never_connects_and_stopping_is_quick(vhost: str) -> None:
-    broker = RabbitMQBroker(Address(url=vhost.replace("guest:guest", "guest:wrong"), name="intruder"))
+    broker = rabbitmq_broker(Address(url=vhost.replace("guest:guest", "guest:wrong"), name="intruder"))
     inbox = RecordingInbox()
     await broker.start(inbox)
     async with asyncio.timeout(5):

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
-from consumer.rabbitmq.thread import Mailbox, WireThread
+from consumer.threaded.thread import Mailbox, WireThread
 from tests.support.wait import until
 
 
