@@ -20,7 +20,7 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Outcomes since the start, and what is in hand now."""
-        engine = self._readiness.engine
+        engine, controls = self._readiness.engine, self._readiness.controls
         settled = CounterMetricFamily(f"{_PREFIX}settled", "Deliveries settled since the start.", labels=["outcome"])
         for outcome, count in engine.outcomes.items() if engine is not None else ():
             settled.add_metric([outcome], count)
@@ -32,6 +32,7 @@ class EngineCollector(Collector):
             "running": (engine.hands.running, "Handlers that run."),
             "in_hand": (len(engine.hands), "Events that are unsettled here, running ones included."),
             "lanes": (engine.lanes.attached, "Lanes that are consumed from."),
+            "pauses": (0 if controls is None else controls.pauses, "Pauses that hold here."),
             "store_up": (engine.store_ok.is_set(), "Whether the database answers."),
             "broker_up": (engine.is_connected, "Whether the broker is connected."),
         }

@@ -14,6 +14,7 @@ from consumer.api import Consumer
 from consumer.decide.fairness import Scheduler
 from consumer.engine.attempt import Attempts
 from consumer.engine.books import Books
+from consumer.engine.control import Controls, Weights
 from consumer.engine.drain import drain
 from consumer.engine.lease import Clock, Lease
 from consumer.engine.loop import Engine
@@ -39,6 +40,7 @@ class Readiness:
     """What a running consumer says of itself; red until it runs, and from the first signal on."""
 
     engine: Engine | None = None
+    controls: Controls | None = None
 
     def probes(self) -> dict[str, Probe]:
         """The checks that readiness depends on."""
@@ -81,7 +83,7 @@ async def run_consumer(
         parts = await _assemble(consumer, broker, exchange, database_url, bounds, stack)
         await exchange.declare_group(consumer.group, queue_kind)
         if readiness is not None:
-            readiness.engine = parts.engine
+            readiness.engine, readiness.controls = parts.engine, parts.controls
         await broker.start(parts.engine)
         stack.push_async_callback(broker.stop)
         await _run(parts, bounds, stop)
@@ -93,6 +95,7 @@ class _Parts:
     pump: Pump
     service: Service
     lease: Lease
+    controls: Controls
     slots: tuple[Slot, ...]
     broker: Broker
 
@@ -135,14 +138,20 @@ async def _assemble(
         now=clock.now,
         rng=random.Random(),  # noqa: S311 - it spreads retries, and hides nothing
     )
+    weights = Weights()
+    scheduler = Scheduler(limits.slots, reserved_percent=limits.reserved_percent, weight_of=weights.of)
     engine = Engine(
         group=consumer.group,
         broker=broker,
         path=path,
-        scheduler=Scheduler(limits.slots, reserved_percent=limits.reserved_percent),
+        scheduler=scheduler,
         prefetch=limits.prefetch,
         payload_bytes_max=limits.payload_bytes_max,
     )
+    controls = Controls(
+        group=consumer.group, registry=consumer.registry, desk=work, scheduler=scheduler, weights=weights
+    )
+    await controls.follow(engine)  # before anything comes that is paused
     slots = tuple(Slot(database, number=number) for number in range(limits.slots))
     stack.push_async_callback(_close_all, slots)
     parking = SlotConnection(database)
@@ -167,7 +176,7 @@ async def _assemble(
         copies=copies,
         payload_bytes_max=limits.payload_bytes_max,
     )
-    return _Parts(engine=engine, pump=pump, service=service, lease=lease, slots=slots, broker=broker)
+    return _Parts(engine=engine, pump=pump, service=service, lease=lease, controls=controls, slots=slots, broker=broker)
 
 
 async def _run(parts: _Parts, limits: Limits, stop: Stop) -> None:
@@ -183,7 +192,7 @@ async def _run(parts: _Parts, limits: Limits, stop: Stop) -> None:
 
 
 def _jobs(parts: _Parts) -> list[Coroutine[object, object, None]]:
-    engine, pump, service, lease = parts.engine, parts.pump, parts.service, parts.lease
+    engine, pump, service, lease, controls = parts.engine, parts.pump, parts.service, parts.lease, parts.controls
 
     def again(
         job: Callable[[], Awaitable[float]], *, wake: asyncio.Event | None = None
@@ -195,6 +204,7 @@ def _jobs(parts: _Parts) -> list[Coroutine[object, object, None]]:
         engine.feed(),
         pump.watch(),
         again(lambda: lease.renew(engine)),
+        again(lambda: controls.follow(engine), wake=controls.changed),
         again(pump.take, wake=engine.work_stored),
         again(pump.move_keys, wake=engine.key_passed),
         again(pump.relieve),

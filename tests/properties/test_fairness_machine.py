@@ -28,7 +28,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.waiting: list[int] = []
         self.running: list[int] = []
         self.held: list[int] = []
-        self.paused: set[tuple[str | None, str | None, str | None]] = set()
+        self.paused: set[tuple[Tier | None, str | None, str | None]] = set()
         self.caps: dict[tuple[str | None, str | None], int] = {}
         self.was_over: set[tuple[str | None, str | None]] = set()
 
@@ -53,14 +53,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         item = self.items[ident]
         if not self.has_slot(item.tier):
             return False
-        pauses = {
-            (item.tenant, None, None),
-            (None, item.type, None),
-            (item.tenant, item.type, None),
-            (None, None, item.lane),
-        }
-        if pauses & self.paused:
-            return False
+        for tier, tenant, type_ in self.paused:
+            if tier in (None, item.tier) and tenant in (None, item.tenant) and type_ in (None, item.type):
+                return False
         return all(self.used(scope) < most for scope, most in self.caps.items() if binds(scope, item))
 
     # ---------------------------------------------------------------- what happens
@@ -141,23 +136,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         (self.held if ident in self.held else self.waiting).remove(ident)
         self.scheduler.withdraw(ident)
 
-    @rule(tenant=st.none() | TENANTS, type_=st.none() | TYPES, tier=TIERS)
-    def pause(self, tenant: str | None, type_: str | None, tier: Tier) -> None:
-        if tenant is None and type_ is None:
-            lane = f"{tier.label}.a"
-            self.paused.add((None, None, lane))
-            self.scheduler.pause(lane=lane)
-        else:
-            self.paused.add((tenant, type_, None))
-            self.scheduler.pause(tenant=tenant, type=type_)
+    @rule(tier=st.none() | TIERS, tenant=st.none() | TENANTS, type_=st.none() | TYPES)
+    def pause(self, tier: Tier | None, tenant: str | None, type_: str | None) -> None:
+        self.paused.add((tier, tenant, type_))
+        self.scheduler.pause(tier=tier, tenant=tenant, type=type_)
 
     @precondition(lambda self: self.paused)
     @rule(data=st.data())
     def resume(self, data: st.DataObject) -> None:
         scope = data.draw(st.sampled_from(sorted(self.paused, key=str)))
         self.paused.remove(scope)
-        tenant, type_, lane = scope
-        self.scheduler.resume(tenant=tenant, type=type_, lane=lane)
+        tier, tenant, type_ = scope
+        self.scheduler.resume(tier=tier, tenant=tenant, type=type_)
 
     @rule(tenant=TENANTS, type_=TYPES, most=st.none() | st.integers(1, 3))
     def cap(self, tenant: str, type_: str, most: int | None) -> None:
@@ -190,8 +180,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert not self.scheduler.hungry(tier, most=100)
 
     def lift(self) -> None:
-        for tenant, type_, lane in self.paused:
-            self.scheduler.resume(tenant=tenant, type=type_, lane=lane)
+        for tier, tenant, type_ in self.paused:
+            self.scheduler.resume(tier=tier, tenant=tenant, type=type_)
         for tenant, type_ in self.caps:
             self.scheduler.cap(None, tenant=tenant, type=type_)
         self.paused.clear()

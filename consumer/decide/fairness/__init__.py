@@ -6,6 +6,6 @@ tiers, ``rounds`` takes turns among the tenants of a tier, ``limits`` holds back
 """
 
 from consumer.decide.fairness.scheduler import Scheduler
-from consumer.decide.fairness.values import Grant, Item
+from consumer.decide.fairness.values import Grant, Item, PauseScope
 
-__all__ = ["Grant", "Item", "Scheduler"]
+__all__ = ["Grant", "Item", "PauseScope", "Scheduler"]

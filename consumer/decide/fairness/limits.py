@@ -1,11 +1,11 @@
 """Pauses, and caps on how much runs at once: who waits for them, and who is woken.
 
-A paused scope lets nothing start. A cap bounds what runs of a tenant, a type, or a type within a tenant;
-interactive work neither counts against a tenant's cap nor waits for it. A line that is refused is parked in the
-queue of what refused it. A release wakes only as many lines as there is room for, in the order in which they were
-parked and the more urgent tier first, and keeps the room until their turn comes: only a more urgent tier may use
-it before them. So nobody is overtaken by its like, no crowd is woken for one room, and no interactive item waits
-for a bulk one that has no slot to start in.
+What fits a paused scope, of tier, tenant and type whichever it names, does not start. A cap bounds what runs of a
+tenant, a type, or a type within a tenant; interactive work neither counts against a tenant's cap nor waits for it.
+A line that is refused is parked in the queue of what refused it. A release wakes only as many lines as there is
+room for, in the order in which they were parked and the more urgent tier first, and keeps the room until their
+turn comes: only a more urgent tier may use it before them. So nobody is overtaken by its like, no crowd is woken
+for one room, and no interactive item waits for a bulk one that has no slot to start in.
 
 A line under two full caps needs room in both at once, which may never come by itself. So once it has waited its
 turn at a cap it goes to the front there, and while it waits there it keeps its room in the caps before that one,
@@ -17,8 +17,9 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import product
 
-from consumer.decide.fairness.values import Line, Scope
+from consumer.decide.fairness.values import Line, PauseScope, Scope
 from outbox.event import Tier
 
 
@@ -45,25 +46,24 @@ def cap_scopes(line: Line) -> tuple[Scope, ...]:
     return within if line.flow.tier is Tier.INTERACTIVE else ((tenant, None, None), *within)
 
 
-def pause_scopes(line: Line) -> tuple[Scope, ...]:
+def pause_scopes(line: Line) -> Iterable[PauseScope]:
     """Return the scopes whose pauses bind *line*."""
-    tenant = line.flow.tenant
-    return (None, None, line.lane), (tenant, None, None), (tenant, line.type, None), (None, line.type, None)
+    return product((None, line.flow.tier), (None, line.flow.tenant), (None, line.type))
 
 
 class Limits:
     """All pauses and caps, and the lines parked at them."""
 
     def __init__(self) -> None:
-        self._paused: dict[Scope, OrderedDict[Line, None]] = {}
+        self._paused: dict[PauseScope, OrderedDict[Line, None]] = {}
         self._caps: dict[Scope, Cap] = {}
         self._freed: list[Cap] = []
 
-    def pause(self, scope: Scope) -> None:
+    def pause(self, scope: PauseScope) -> None:
         """Let nothing of *scope* start from now on."""
         self._paused.setdefault(scope, OrderedDict())
 
-    def resume(self, scope: Scope) -> list[Line]:
+    def resume(self, scope: PauseScope) -> list[Line]:
         """End the pause; return the lines that waited for it, parked no more."""
         lines = list(self._paused.pop(scope, ()))
         for line in lines:
@@ -85,8 +85,8 @@ class Limits:
         """Keep room for one item of *line* in every cap, or park the line where it was refused."""
         if not self._paused and not self._caps:
             return True
-        for scope in pause_scopes(line):
-            if (queue := self._paused.get(scope)) is not None:
+        for paused in pause_scopes(line):
+            if (queue := self._paused.get(paused)) is not None:
                 self._give_back(line, keep_below=0)
                 line.parked_in = queue
                 queue[line] = None
@@ -97,15 +97,12 @@ class Limits:
                 return False
         return True
 
-    def lets_lane(self, lane: str, tier: Tier, tenant: str | None) -> bool:
-        """Whether a further item of *lane* could start whatever its type. *tenant* is None where it may be anyone's."""
-        if (None, None, lane) in self._paused:
+    def lets_lane(self, tier: Tier, tenant: str | None) -> bool:
+        """Whether a further item of a lane could start whatever its type. *tenant* is None where it may be anyone's."""
+        if self._paused and not self._paused.keys().isdisjoint(product((None, tier), (None, tenant), (None,))):
             return False
-        if tenant is None:
-            return True
-        scope: Scope = (tenant, None, None)
-        cap = None if tier is Tier.INTERACTIVE else self._caps.get(scope)
-        return scope not in self._paused and (cap is None or cap.used < cap.most)
+        cap = None if tenant is None or tier is Tier.INTERACTIVE else self._caps.get((tenant, None, None))
+        return cap is None or cap.used < cap.most
 
     def start(self, line: Line) -> None:
         """An item of *line*, just admitted, runs: the room that was kept is used."""

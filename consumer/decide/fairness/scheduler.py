@@ -123,13 +123,13 @@ class Scheduler:
 
     # ---------------------------------------------------------------- limits
 
-    def pause(self, *, tenant: str | None = None, type: str | None = None, lane: str | None = None) -> None:
-        """Let nothing of a tenant, a type, a type within a tenant, or a lane start. What runs goes on. Repeatable."""
-        self._limits.pause(_scope(tenant, type, lane))
+    def pause(self, *, tier: Tier | None = None, tenant: str | None = None, type: str | None = None) -> None:
+        """Let nothing start that fits all of what is given; with nothing given, nothing at all. What runs goes on."""
+        self._limits.pause((tier, tenant, type))
 
-    def resume(self, *, tenant: str | None = None, type: str | None = None, lane: str | None = None) -> None:
+    def resume(self, *, tier: Tier | None = None, tenant: str | None = None, type: str | None = None) -> None:
         """End exactly that pause, if there is one."""
-        for line in self._limits.resume(_scope(tenant, type, lane)):
+        for line in self._limits.resume((tier, tenant, type)):
             self._ready(line)
 
     def cap(self, most: int | None, *, tenant: str | None = None, type: str | None = None) -> None:
@@ -139,7 +139,7 @@ class Scheduler:
         """
         if most is not None and most < 1:
             raise ConfigError(f"cap: want 1 or more, or none (to stop something, pause it), got {most}")
-        self._limits.cap(_scope(tenant, type, None), most, running=[entry.line for entry in self._running.values()])
+        self._limits.cap(_scope(tenant, type), most, running=[entry.line for entry in self._running.values()])
         self._wake()
 
     # ---------------------------------------------------------------- questions
@@ -168,7 +168,7 @@ class Scheduler:
             for lane in self._lanes.hungry(tier):
                 if len(lanes) == most:
                     break
-                if lane.unsettled >= unsettled_min and self._limits.lets_lane(lane.name, tier, lane.tenant):
+                if lane.unsettled >= unsettled_min and self._limits.lets_lane(tier, lane.tenant):
                     lanes.append(lane.name)
         return lanes
 
@@ -279,9 +279,7 @@ class Scheduler:
             self._ready(line)
 
 
-def _scope(tenant: str | None, type_: str | None, lane: str | None) -> Scope:
-    if lane is not None and (tenant is not None or type_ is not None):
-        raise ValueError("want a lane, or a tenant, a type or both, got a lane and more")
-    if tenant is None and type_ is None and lane is None:
-        raise ValueError("want a tenant, a type or a lane, got none")
-    return tenant, type_, lane
+def _scope(tenant: str | None, type_: str | None) -> Scope:
+    if tenant is None and type_ is None:
+        raise ValueError("want a tenant, a type or both, got none")
+    return tenant, type_, None

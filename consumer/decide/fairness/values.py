@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from consumer.decide.fairness.limits import Cap
 
 Scope: TypeAlias = tuple[str | None, str | None, str | None]
-"""What a limit is about: tenant, type, lane; None where it does not matter."""
+"""What a cap is about: tenant, type, lane; None where it does not matter."""
+
+PauseScope: TypeAlias = tuple[Tier | None, str | None, str | None]
+"""What a pause is about: tier, tenant, type; None where it does not matter, so three of them are everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

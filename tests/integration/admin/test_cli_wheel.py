@@ -58,7 +58,7 @@ def test_migrate_works_from_the_installed_wheel(unpacked: Path, database: str) -
     assert code == DONE
     assert "CREATE TABLE outbox.event" in script
     assert outbox("migrate", "--check")[0] == CONFIGURATION
-    assert outbox("migrate") == (DONE, "outbox: o0001\nconsumer: c0001\n")
+    assert outbox("migrate") == (DONE, "outbox: o0001\nconsumer: c0002\n")
     assert outbox("migrate", "--check")[0] == DONE
     assert outbox("migrate", "--down", "--yes") == (DONE, "outbox: nothing\nconsumer: nothing\n")
 

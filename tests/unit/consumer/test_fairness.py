@@ -1,6 +1,7 @@
 """The scheduler's promises, one scene each. What holds whatever happens stands in tests/properties."""
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import count
 
 import pytest
@@ -428,11 +429,27 @@ def test_a_paused_tenant_and_a_paused_lane_start_nothing() -> None:
     assert scheduler.take() is None
 
     scheduler.resume(tenant="a")
-    scheduler.pause(lane="bulk.a")
-    scheduler.pause(lane="bulk.a")
+    scheduler.pause(tenant="a", tier=Tier.BULK)
+    scheduler.pause(tenant="a", tier=Tier.BULK)
     assert {item.tier for item in take_all(scheduler)} == {Tier.INTERACTIVE, Tier.STANDARD}
 
-    scheduler.resume(lane="bulk.a")
+    scheduler.resume(tenant="a", tier=Tier.BULK)
+    assert len(take_all(scheduler)) == 2
+
+
+def test_a_paused_tier_stops_nothing_of_other_tiers_and_a_pause_of_all_stops_everything() -> None:
+    scheduler = Scheduler(10)
+    for tier in Tier:
+        for tenant in "ab":
+            offer(scheduler, tenant, tier=tier)
+    scheduler.pause()
+    assert scheduler.take() is None
+
+    scheduler.pause(tier=Tier.STANDARD)
+    scheduler.resume()
+    assert [item.tier for item in take_all(scheduler)] == [Tier.INTERACTIVE, Tier.INTERACTIVE, Tier.BULK, Tier.BULK]
+
+    scheduler.resume(tier=Tier.STANDARD)
     assert len(take_all(scheduler)) == 2
 
 
@@ -517,16 +534,18 @@ def test_a_lane_is_hungry_while_a_slot_idles_and_all_it_has_runs_or_is_blocked()
     assert scheduler.hungry(Tier.STANDARD, most=10) == ["standard.b"]
 
 
-@pytest.mark.parametrize("limit", ["pause tenant", "pause lane", "cap tenant"])
+@pytest.mark.parametrize("limit", ["pause tenant", "pause lane", "pause all", "cap tenant"])
 def test_a_lane_that_could_start_nothing_anyway_is_not_hungry(limit: str) -> None:
     scheduler = Scheduler(10)
     offer(scheduler, "a")
     take_all(scheduler)
-    {
+    limits: dict[str, Callable[[], None]] = {
         "pause tenant": lambda: scheduler.pause(tenant="a"),
-        "pause lane": lambda: scheduler.pause(lane="standard.a"),
+        "pause lane": lambda: scheduler.pause(tenant="a", tier=Tier.STANDARD),
+        "pause all": scheduler.pause,
         "cap tenant": lambda: scheduler.cap(1, tenant="a"),
-    }[limit]()
+    }
+    limits[limit]()
 
     assert scheduler.hungry(Tier.STANDARD, most=10) == []
 
