@@ -20,8 +20,11 @@ from consumer.outcome import (
     Snooze,
     Throttled,
 )
+from consumer.ports import Alert, AlertKind
 
 __all__ = [
+    "Alert",
+    "AlertKind",
     "Consumer",
     "Context",
     "Dead",

@@ -1,9 +1,10 @@
 """What an app declares: a consumer, and the handlers that it runs."""
 
-from collections.abc import Callable
-from typing import Final, ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Final, ParamSpec, TypeAlias, TypeVar
 
 from consumer.decide.failure import Policy
+from consumer.ports import Alert
 from consumer.registry import Registry, read_handler
 from outbox.errors import ConfigError
 from outbox.event import EventModel
@@ -13,6 +14,10 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 DEADLINE_S: Final = 60.0
+
+AlertHook: TypeAlias = Callable[[Alert], Awaitable[None] | None]
+"""An app's own function that is told of alerts, async or not."""
+_H = TypeVar("_H", bound=AlertHook)
 
 
 class Consumer:
@@ -50,8 +55,17 @@ class Consumer:
         self.database = database
         self.skips_dead = skips_dead
         self.registry = Registry()
+        self.alert_hooks: list[AlertHook] = []
         self._policy = policy if policy is not None else Policy()
         self._deadline_s = deadline_s
+
+    def on_alert(self, hook: _H) -> _H:
+        """Call *hook* with every alert, beside the log: a decorator for a function that takes an ``Alert``.
+
+        It runs apart from the engine, for 30 s at most, and what it raises is logged. One that is not async may block.
+        """
+        self.alert_hooks.append(hook)
+        return hook
 
     def on(
         self,

@@ -1,5 +1,7 @@
 """What the consumer's engine needs of a broker: deliveries from queues it names, and a way to settle them.
 
+And, at the end, of whatever tells people: where alerts go.
+
 A delivery belongs to the channel it came by, an *epoch*: once that channel is gone the delivery can
 be settled no more, the broker hands it out again, and the ledger absorbs the second. An adapter
 reconnects and attaches again by itself; the engine only hears of it. One contract suite runs on
@@ -8,8 +10,8 @@ every adapter.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Protocol
+from enum import Enum, StrEnum
+from typing import Final, Protocol
 
 from outbox.topology import QueueKind
 from outbox.wire import Message
@@ -95,3 +97,52 @@ class Exchange(Protocol):
 
     async def close(self) -> None:
         """Close. Safe to repeat."""
+
+
+class AlertKind(StrEnum):
+    """What an alert is about. The value is logged and sent, and never changes its meaning."""
+
+    BUDGET_EXHAUSTED = "budget_exhausted"  # more retries than a handler's budget allows for a tenant
+    BREAKER_OPENED = "breaker_opened"  # most attempts of a handler failed: it is paused
+    BREAKER_CLOSED = "breaker_closed"
+    PAUSED = "paused"  # a rule paused a lane or a handler
+    SECURITY = "security"  # a delivery was refused for a signature, a tenant or an authorisation
+    POISON = "poison"  # an event ended the process that handled it, more than once
+    UNKNOWN_TYPE = "unknown_type"  # events that no handler here knows are being buried
+    DEAD_GROWTH = "dead_growth"  # dead letters come faster than now and then
+    KEY_BLOCKED = "key_blocked"  # a dead letter holds its ordering key
+
+    @property
+    def is_error(self) -> bool:
+        """Whether events are being lost from sight unless somebody acts; else it is a warning."""
+        return self not in _WARNINGS
+
+
+_WARNINGS: Final = frozenset({AlertKind.BREAKER_CLOSED, AlertKind.PAUSED, AlertKind.KEY_BLOCKED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """What a person should know of. *text* is one sentence of ours: nothing of a payload may stand in it.
+
+    *count* is how many like it this one stands for: repeats are held back for a while and told together.
+    """
+
+    kind: AlertKind
+    group: str
+    text: str
+    tenant: str | None = None
+    event_type: str | None = None
+    handler: str | None = None
+    count: int = 1
+
+
+class Alerts(Protocol):
+    """Somewhere that alerts are sent to, beside the log.
+
+    To raise an alert, call ``Alarm.sound`` (``consumer.engine.alarm``; the engine has one as ``engine.alarm``) on the
+    engine's loop. It never waits and never raises, and repeats are held back there: raise it wherever it happens.
+    """
+
+    async def send(self, alert: Alert) -> None:
+        """Tell whoever has to know, within 30 s. What it raises is logged, and changes nothing else."""

@@ -13,6 +13,7 @@ from consumer.rabbitmq.exchange import RabbitMQExchange
 from consumer.settings import ConsumerSettings
 from consumer.store import pruning
 from consumer.store.desk import Desk
+from consumer.webhook import WebhookAlerts
 from outbox.shell.exits import DONE, TRY_AGAIN
 from outbox.shell.health import HealthServer
 from outbox.shell.logs import configure
@@ -32,6 +33,8 @@ async def run_process(consumer: Consumer, settings: ConsumerSettings) -> int:
     configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr)
     readiness = Readiness()
     register(readiness)
+    if settings.alert_url is not None:
+        consumer.on_alert(WebhookAlerts(settings.alert_url.get_secret_value()).send)
     async with Stop() as stop, HealthServer(port=settings.health_port, probes=readiness.probes()) as health:
         log.info("consumer started", group=consumer.group, health_port=health.port)
         if await are_reachable(lambda: check_services(consumer, settings), ended=stop.drain, within_s=settings.start_s):

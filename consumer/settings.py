@@ -3,14 +3,20 @@
 from datetime import timedelta
 from typing import Annotated, Final
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
 from consumer.limits import Limits
+from consumer.webhook import check_url
 from outbox.shell.settings import BrokerUrl, DatabaseUrl, LogFormat, LogLevel, Port
 from outbox.topology import QueueKind
 
 PREFIX: Final = "OUTBOX_CONSUMER_"
 _DEFAULTS: Final = Limits()
+
+
+def _alert_url(value: SecretStr) -> SecretStr:
+    check_url(value.get_secret_value())
+    return value
 
 
 class ConsumerSettings(BaseModel):
@@ -33,6 +39,8 @@ class ConsumerSettings(BaseModel):
     start_s: Annotated[float, Field(ge=0, le=3_600)] = 10.0
     """How long database and broker may be unreachable when the process starts; later it waits for them."""
     health_port: Port = 8082
+    alert_url: Annotated[SecretStr, AfterValidator(_alert_url)] | None = None
+    """Where alerts are POSTed to, beside the log."""
 
     @property
     def limits(self) -> Limits:

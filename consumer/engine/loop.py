@@ -16,6 +16,7 @@ import structlog
 from consumer.decide.delivery import open_envelope
 from consumer.decide.fairness import Scheduler
 from consumer.decide.report import report_of
+from consumer.engine.alarm import Alarm
 from consumer.engine.hands import Hands
 from consumer.engine.item import FromWork, Item
 from consumer.engine.lanes import Lanes
@@ -39,12 +40,22 @@ class Engine:
 
     *store_ok* is set while the database answers; nothing starts while it does not. *work_stored* and *dead_stored* are
     set when there is something for the pump to do at once; *passed* are the keys that moved on since *key_passed* was.
+    *alarm* is where alerts are raised.
     """
 
     def __init__(
-        self, *, group: str, broker: Broker, path: Path, scheduler: Scheduler, prefetch: int, payload_bytes_max: int
+        self,
+        *,
+        group: str,
+        broker: Broker,
+        path: Path,
+        scheduler: Scheduler,
+        prefetch: int,
+        payload_bytes_max: int,
+        alarm: Alarm,
     ) -> None:
         self.group = group
+        self.alarm = alarm
         self.hands = Hands(scheduler, group=group)
         self.lanes = Lanes(prefetch=prefetch, scheduler=scheduler)
         self.service: dict[str, asyncio.Queue[Delivery]] = {}

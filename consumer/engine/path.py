@@ -9,16 +9,19 @@ from typing import Final, TypeAlias
 
 import structlog
 
+from consumer.api import Consumer
 from consumer.decide.delivery import Body, Refused, read_body
 from consumer.decide.horizon import is_within
 from consumer.decide.order import Turn
+from consumer.engine.alarm import Alarm
 from consumer.engine.attempt import Attempts, Early, Handled, Interrupted, Job, Raised
 from consumer.engine.books import Books, report_for
 from consumer.engine.item import Item
 from consumer.engine.slot import Slot
 from consumer.engine.verdict import Buried, Elsewhere, Fate, Finished, Pending, entries_of, fate_of, lets_key_pass
 from consumer.outcome import DeadCategory
-from consumer.registry import Handler, Registry
+from consumer.ports import AlertKind
+from consumer.registry import Handler
 from consumer.store import gate
 from consumer.store.connection import SlotConnection
 from consumer.store.gate import Key
@@ -29,6 +32,20 @@ _INTERRUPTIONS_MAX: Final = 3
 _HELD_S: Final = 5.0
 # What went as it should is thousands of lines a second, for those who ask.
 _LEVELS: Final = {"done": logging.DEBUG, "dead": logging.WARNING}
+_ALERTS: Final = {
+    DeadCategory.UNKNOWN_TYPE: (
+        AlertKind.UNKNOWN_TYPE,
+        "an event type without a handler is being buried; deploy one, then run outbox dead replay",
+    ),
+    DeadCategory.POISON: (
+        AlertKind.POISON,
+        "an event ended the process that handled it, more than once, and was buried",
+    ),
+    DeadCategory.SECURITY: (
+        AlertKind.SECURITY,
+        "an event was refused for security's sake and buried; see outbox dead list",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,24 +76,24 @@ class Path:
     def __init__(
         self,
         *,
-        group: str,
-        registry: Registry,
-        skips_dead: bool,
+        consumer: Consumer,
         attempts: Attempts,
         books: Books,
         horizon: timedelta,
         now: Callable[[], datetime],
         rng: random.Random,
+        alarm: Alarm,
     ) -> None:
         """*now* is the database's clock, as well as this process knows it."""
-        self._group = group
-        self._registry = registry
-        self._skips_dead = skips_dead
+        self._group = consumer.group
+        self._registry = consumer.registry
+        self._skips_dead = consumer.skips_dead
         self._attempts = attempts
         self._books = books
         self._horizon = horizon
         self._now = now
         self._rng = rng
+        self._alarm = alarm
         self._log = structlog.get_logger("consumer.decide.delivery")
         self._gate = logging.getLogger("consumer.decide.delivery")
 
@@ -109,6 +126,7 @@ class Path:
 
     async def _refuse(self, connection: SlotConnection, item: Item, refused: Refused) -> Settled:
         await self._books.refuse(connection, item, refused)
+        self._alert(item, refused.category)
         return self._tell(
             item, Settled(outcome="dead", due_in_s=0.0), category=refused.category.value, reason=refused.reason
         )
@@ -169,6 +187,9 @@ class Path:
             is_closed = isinstance(result, Handled) and job.is_last
         if not (is_closed or _says_nothing_new(item, event, fates)):
             fates = await self._books.close(slot.connection, item, event, fates)
+            for fate in fates:
+                if isinstance(fate, Buried):
+                    self._alert(item, fate.category, handler=fate.handler)
         return self._told(item, event, fates)
 
     def _judge_interruption(self, item: Item, result: Interrupted) -> Raised:
@@ -185,6 +206,13 @@ class Path:
         if item.row is None or item.row.attempts == 0:
             return 0.0
         return (self._now() - item.row.waiting_since).total_seconds()
+
+    def _alert(self, item: Item, category: DeadCategory, *, handler: str | None = None) -> None:
+        """Raise an alert where one more dead letter of *category* is worth a person's time by itself."""
+        if (alert := _ALERTS.get(category)) is not None:
+            kind, text = alert
+            event_type = item.envelope.type if isinstance(item.envelope, Event) else None
+            self._alarm.sound(kind, text, tenant=item.lane.tenant, event_type=event_type, handler=handler)
 
     def _told(self, item: Item, event: Event, fates: Sequence[Fate]) -> Settled:
         passes = event.ordering is not None and lets_key_pass(fates, skips_dead=self._skips_dead)

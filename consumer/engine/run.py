@@ -12,6 +12,7 @@ from sqlalchemy.pool import NullPool
 
 from consumer.api import Consumer
 from consumer.decide.fairness import Scheduler
+from consumer.engine.alarm import Alarm, HookAlerts
 from consumer.engine.attempt import Attempts
 from consumer.engine.books import Books
 from consumer.engine.control import Controls, Weights
@@ -80,7 +81,8 @@ async def run_consumer(
     """
     bounds = limits if limits is not None else Limits()
     async with AsyncExitStack() as stack:
-        parts = await _assemble(consumer, broker, exchange, database_url, bounds, stack)
+        alarm = Alarm(consumer.group, [HookAlerts(hook) for hook in consumer.alert_hooks])
+        parts = await _assemble(consumer, broker, exchange, database_url, bounds, stack, alarm=alarm)
         await exchange.declare_group(consumer.group, queue_kind)
         if readiness is not None:
             readiness.engine, readiness.controls = parts.engine, parts.controls
@@ -107,6 +109,8 @@ async def _assemble(
     database_url: str,
     limits: Limits,
     stack: AsyncExitStack,
+    *,
+    alarm: Alarm,
 ) -> _Parts:
     name = f"outbox-consumer {consumer.group}"
     desks = [Desk(database_url, name=name) for _ in range(3)]
@@ -129,14 +133,13 @@ async def _assemble(
         payload_bytes_max=limits.payload_bytes_max,
     )
     path = Path(
-        group=consumer.group,
-        registry=consumer.registry,
-        skips_dead=consumer.skips_dead,
+        consumer=consumer,
         attempts=Attempts(group=consumer.group, ledger=ledger, horizon=horizon, skips_dead=consumer.skips_dead),
         books=books,
         horizon=horizon,
         now=clock.now,
         rng=random.Random(),  # noqa: S311 - it spreads retries, and hides nothing
+        alarm=alarm,
     )
     weights = Weights()
     scheduler = Scheduler(limits.slots, reserved_percent=limits.reserved_percent, weight_of=weights.of)
@@ -147,6 +150,7 @@ async def _assemble(
         scheduler=scheduler,
         prefetch=limits.prefetch,
         payload_bytes_max=limits.payload_bytes_max,
+        alarm=alarm,
     )
     controls = Controls(
         group=consumer.group, registry=consumer.registry, desk=work, scheduler=scheduler, weights=weights
@@ -185,6 +189,7 @@ async def _run(parts: _Parts, limits: Limits, stop: Stop) -> None:
             running = [tasks.create_task(job) for job in _jobs(parts)]
             await stop.drain()
             await drain(parts.engine, parts.broker, parts.lease, stop=stop, within_s=limits.drain_s)
+            await parts.engine.alarm.close()
             for task in running:
                 task.cancel()
     except* OutboxError as group:
@@ -213,6 +218,8 @@ def _jobs(parts: _Parts) -> list[Coroutine[object, object, None]]:
         again(service.read_directory),
         again(service.collect_refused),
         again(service.copy_dead, wake=engine.dead_stored),
+        again(engine.alarm.repeat),
+        engine.alarm.send(),
         service.call_the_roll(),
     ]
 

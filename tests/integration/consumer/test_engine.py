@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from consumer import Consumer, Context, DeadLetter, Drop, Outcome, Policy, Retry, Snooze
+from consumer import Alert, AlertKind, Consumer, Context, DeadLetter, Drop, Outcome, Policy, Retry, Snooze
 from consumer.store.dead_list import DeadFilter
 from consumer.store.replay import replay
 from outbox import Outbox, topology
@@ -170,12 +170,19 @@ async def test_a_dropped_event_is_never_handled_again(rig: Rig) -> None:
 
 async def test_an_unknown_type_is_a_dead_letter_and_is_handled_once_it_is_known(rig: Rig, connect: Connect) -> None:
     """riverqueue/river#1105, JasperFx/wolverine#4151, celery/celery#6485."""
+    alerts: list[Alert] = []
+    rig.consumer.on_alert(alerts.append)
     old = await rig.start()
-    await rig.publish(an_event())
-    await rig.until(lambda: rig.count("consumer.dead") == 1)
+    await rig.publish(*(an_event(tenant=tenant) for tenant in ("acme", "acme", "zeta")))
+    await rig.until(lambda: rig.count("consumer.dead") == 3)
     await rig.until_settled()
-    assert rig.rows("SELECT category, handlers FROM consumer.dead") == [("unknown_type", [])]
+    assert rig.rows("SELECT DISTINCT category, handlers FROM consumer.dead") == [("unknown_type", [])]
+    assert rig.count("consumer.ledger") == 0
+    await rig.until(lambda: len(alerts) == 2)
     await old.drain()
+    assert {(alert.kind, alert.tenant, alert.event_type) for alert in alerts} == {
+        (AlertKind.UNKNOWN_TYPE, tenant, TYPE) for tenant in ("acme", "zeta")
+    }
 
     @rig.consumer.on(OrderPlaced)
     async def bill(event: OrderPlaced, session: AsyncSession) -> None:
@@ -183,8 +190,8 @@ async def test_an_unknown_type_is_a_dead_letter_and_is_handled_once_it_is_known(
 
     await rig.start()
     resolved = await replay(await connect(), DeadFilter(group=GROUP), actor="operator")
-    assert len(resolved.ids) == 1
-    await rig.until(lambda: rig.effects() == ["billed"])
+    assert len(resolved.ids) == 3
+    await rig.until(lambda: rig.effects() == ["billed"] * 3)
     await rig.until(lambda: rig.count("consumer.work") == 0)
 
 

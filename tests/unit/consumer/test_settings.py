@@ -5,7 +5,7 @@ import pytest
 from consumer.limits import Limits
 from consumer.settings import PREFIX, ConsumerSettings
 from outbox.errors import ConfigError
-from outbox.shell.settings import load
+from outbox.shell.settings import load, shown
 
 SERVICES = {"DATABASE_URL": "postgresql://shop@db/shop", "RABBITMQ_URL": "amqp://shop:secret@mq/"}
 
@@ -42,3 +42,20 @@ def test_every_problem_is_told_at_once_and_no_secret_with_it() -> None:
     ):
         assert name in told
     assert "hunter2" not in told
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["hooks.chat.example/s3cret", "file:///s3cret", "https:///s3cret", "https://u:s3cret@h/", "https://h/s3cret x"],
+)
+def test_an_alert_target_that_cannot_be_one_is_refused_without_being_repeated(url: str) -> None:
+    with pytest.raises(ConfigError, match="ALERT_URL: want ") as refused:
+        load(ConsumerSettings, prefix=PREFIX, environment={**SERVICES, "OUTBOX_CONSUMER_ALERT_URL": url})
+    assert "s3cret" not in str(refused.value)
+
+
+def test_an_alert_target_is_shown_by_its_host_alone() -> None:
+    given = {**SERVICES, "OUTBOX_CONSUMER_ALERT_URL": "https://hooks.chat.example/s3cret"}
+    settings = load(ConsumerSettings, prefix=PREFIX, environment=given)
+    told = dict(shown(settings, prefix=PREFIX))
+    assert told["OUTBOX_CONSUMER_ALERT_URL"] == "https://hooks.chat.example/***"

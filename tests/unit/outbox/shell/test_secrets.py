@@ -16,6 +16,8 @@ from outbox.shell.secrets import masked, shown_url
         ("postgresql://h/d?user=u&password=pw&sslmode=require", "postgresql://h/d?user=u&password=***&sslmode=require"),
         ("host=h password=pw dbname=d", "host=h password=*** dbname=d"),
         (r"host=h password = 'p w\'x' dbname=d", "host=h password = *** dbname=d"),
+        ("https://hooks.chat.example/T01/B02/s3cret?x=1", "https://hooks.chat.example/***"),
+        ("http://localhost:9000", "http://localhost:9000"),
         ("not an address", "not an address"),
     ],
 )
