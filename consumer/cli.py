@@ -28,11 +28,29 @@ AppName = Annotated[str, typer.Argument(metavar="APP", help="Where the Consumer 
 
 
 @app.command()
-def run(app_name: AppName) -> int:
+def run(
+    app_name: AppName,
+    *,
+    processes: Annotated[
+        int | None, typer.Option(min=1, max=64, help="How many, each with its own slots; else by the setting.")
+    ] = None,
+) -> int:
     """Handle events until SIGTERM, then finish what runs and end; a second SIGTERM ends it at once."""
-    from consumer.process import run_process
+    from consumer.process import run_process, run_supervisor
 
-    return asyncio.run(run_process(_load(app_name), _settings()))
+    settings = _settings()
+    count = processes if processes is not None else settings.processes
+    if count > 1:
+        return asyncio.run(run_supervisor(app_name, settings, processes=count))
+    return asyncio.run(run_process(_load(app_name), settings))
+
+
+@app.command(hidden=True)
+def worker(app_name: AppName, number: int, descriptor: int) -> int:
+    """Be one of several processes; ``run --processes`` starts it."""
+    from consumer.process import run_worker
+
+    return asyncio.run(run_worker(_load(app_name), _settings(), number=number, descriptor=descriptor))
 
 
 @app.command()

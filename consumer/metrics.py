@@ -1,13 +1,15 @@
-"""What the engine counts, as Prometheus reads it."""
+"""What the engine counts, as Prometheus reads it; of several workers, each one's numbers with its label."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from prometheus_client import REGISTRY
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from consumer.engine.run import Readiness
+from consumer.supervisor import Supervisor
 
 _PREFIX: Final = "outbox_consumer_"
 
@@ -43,3 +45,38 @@ class EngineCollector(Collector):
 def register(readiness: Readiness) -> None:
     """Show what runs behind *readiness* wherever metrics are served."""
     REGISTRY.register(EngineCollector(readiness))
+
+
+class FleetCollector(Collector):
+    """What the workers have last told of themselves, labelled with their numbers, and how they are."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def collect(self) -> Iterable[Metric]:
+        """A family of each name, with the samples of every worker."""
+        families: dict[str, Metric] = {}
+        restarts = CounterMetricFamily(f"{_PREFIX}worker_restarts", "Workers that were replaced.", labels=["worker"])
+        up = GaugeMetricFamily(f"{_PREFIX}worker_up", "Whether the worker runs.", labels=["worker"])
+        for worker in self._supervisor.workers:
+            number = str(worker.number)
+            restarts.add_metric([number], worker.restarts)
+            up.add_metric([number], float(worker.child is not None))
+            for family in text_string_to_metric_families(worker.metrics):
+                known = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                for sample in family.samples:
+                    known.add_sample(sample.name, _labelled(sample.labels, number), sample.value)
+        yield from families.values()
+        yield restarts
+        yield up
+
+
+def register_fleet(supervisor: Supervisor) -> None:
+    """Show the workers of *supervisor* wherever metrics are served, and nothing of this process, which does nothing."""
+    for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+        REGISTRY.unregister(collector)
+    REGISTRY.register(FleetCollector(supervisor))
+
+
+def _labelled(labels: Mapping[str, str], number: str) -> dict[str, str]:
+    return {**labels, "worker": number}

@@ -1,19 +1,23 @@
-"""The consumer as a process: signals, health and metrics around the engine, with RabbitMQ behind the ports."""
+"""The consumer as one process or several: signals, health and metrics around the engine, RabbitMQ behind the ports."""
 
+import asyncio
 import sys
 
 import structlog
 
 from consumer.api import Consumer
 from consumer.engine.run import Readiness, run_consumer
-from consumer.metrics import register
+from consumer.metrics import register, register_fleet
 from consumer.rabbitmq.broker import rabbitmq_broker
 from consumer.rabbitmq.connection import Address
 from consumer.rabbitmq.exchange import RabbitMQExchange
 from consumer.settings import ConsumerSettings
 from consumer.store import pruning
 from consumer.store.desk import Desk
+from consumer.supervisor import Supervisor
 from consumer.webhook import WebhookAlerts
+from consumer.worker import obey, obey_signals, report
+from outbox.shell.child import own_command, parent
 from outbox.shell.exits import DONE, TRY_AGAIN
 from outbox.shell.health import HealthServer
 from outbox.shell.logs import configure
@@ -33,27 +37,69 @@ async def run_process(consumer: Consumer, settings: ConsumerSettings) -> int:
     configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr)
     readiness = Readiness()
     register(readiness)
-    if settings.alert_url is not None:
-        consumer.on_alert(WebhookAlerts(settings.alert_url.get_secret_value()).send)
     async with Stop() as stop, HealthServer(port=settings.health_port, probes=readiness.probes()) as health:
         log.info("consumer started", group=consumer.group, health_port=health.port)
-        if await are_reachable(lambda: check_services(consumer, settings), ended=stop.drain, within_s=settings.start_s):
-            exchange = RabbitMQExchange(_address(consumer, settings))
-            try:
-                await run_consumer(
-                    consumer,
-                    rabbitmq_broker(_address(consumer, settings)),
-                    exchange,
-                    database_url(consumer, settings),
-                    stop=stop,
-                    limits=settings.limits,
-                    queue_kind=settings.queue_kind,
-                    readiness=readiness,
-                )
-            finally:
-                await exchange.close()
-        log.info("consumer ended", group=consumer.group)
-        return TRY_AGAIN if stop.is_at_once else DONE
+        return await _consume(consumer, settings, stop, readiness)
+
+
+async def run_worker(consumer: Consumer, settings: ConsumerSettings, *, number: int, descriptor: int) -> int:
+    """As ``run_process``, as the worker *number* of the supervisor at the other end of *descriptor*."""
+    configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr, fields={"worker": number})
+    readiness, stop, link = Readiness(), Stop(), await parent(descriptor)
+    register(readiness)
+    obey_signals(stop)
+    log.info("consumer started", group=consumer.group)
+    beside = [
+        asyncio.create_task(obey(link, stop)),
+        asyncio.create_task(report(link, readiness.probes())),
+    ]
+    try:
+        return await _consume(consumer, settings, stop, readiness)
+    finally:
+        for task in beside:
+            task.cancel()
+        link.close()
+
+
+async def run_supervisor(app_name: str, settings: ConsumerSettings, *, processes: int) -> int:
+    """Run *processes* workers until a signal, then drain them; return the exit code."""
+    configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr)
+    async with Stop() as stop:
+        supervisor = Supervisor(
+            lambda number: own_command("consumer", "worker", app_name, str(number)),
+            count=processes,
+            drain_s=settings.drain_s,
+            silent_s=settings.silent_s,
+            stop=stop,
+        )
+        register_fleet(supervisor)
+        async with HealthServer(port=settings.health_port, probes=supervisor.probes()) as health:
+            log.info("supervisor started", workers=processes, health_port=health.port)
+            code = await supervisor.run()
+            log.info("supervisor ended", exit_code=code)
+            return code
+
+
+async def _consume(consumer: Consumer, settings: ConsumerSettings, stop: Stop, readiness: Readiness) -> int:
+    if settings.alert_url is not None:
+        consumer.on_alert(WebhookAlerts(settings.alert_url.get_secret_value()).send)
+    if await are_reachable(lambda: check_services(consumer, settings), ended=stop.drain, within_s=settings.start_s):
+        exchange = RabbitMQExchange(_address(consumer, settings))
+        try:
+            await run_consumer(
+                consumer,
+                rabbitmq_broker(_address(consumer, settings)),
+                exchange,
+                database_url(consumer, settings),
+                stop=stop,
+                limits=settings.limits,
+                queue_kind=settings.queue_kind,
+                readiness=readiness,
+            )
+        finally:
+            await exchange.close()
+    log.info("consumer ended", group=consumer.group)
+    return TRY_AGAIN if stop.is_at_once else DONE
 
 
 async def check_services(consumer: Consumer, settings: ConsumerSettings) -> None:

@@ -27,6 +27,9 @@ class ConsumerSettings(BaseModel):
     log_level: LogLevel = "info"
     log_format: LogFormat = "auto"
     queue_kind: QueueKind = "quorum"
+    processes: Annotated[int, Field(ge=1, le=64)] = 1
+    silent_s: Annotated[float, Field(ge=3, le=86_400)] = 120.0
+    """How long one of several processes may report nothing before it is killed and replaced."""
     slots: Annotated[int, Field(ge=2, le=1_000)] = _DEFAULTS.slots
     reserved_percent: Annotated[int, Field(ge=1, le=90)] = _DEFAULTS.reserved_percent
     prefetch: Annotated[int, Field(ge=1, le=100)] = _DEFAULTS.prefetch

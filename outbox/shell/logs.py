@@ -24,15 +24,19 @@ _NOISY: Final = ("alembic", "asyncio", "psycopg", "sqlalchemy")
 _REPEATING: Final = ("aio_pika", "aiormq")
 
 
-def configure(*, level: LogLevel, format: LogFormat, stream: TextIO) -> None:
+def configure(
+    *, level: LogLevel, format: LogFormat, stream: TextIO, fields: Mapping[str, str | int] | None = None
+) -> None:
     """Send every record, ours and the libraries', to *stream*; call it once, before the first record.
 
     Args:
         format: ``auto`` is ``console`` on a terminal and ``json`` elsewhere.
+        fields: what every record says of this process, whichever thread writes it.
     """
     is_console = format == "console" or (format == "auto" and stream.isatty())
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
+        _adding(fields or {}),
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -59,6 +63,14 @@ def configure(*, level: LogLevel, format: LogFormat, stream: TextIO) -> None:
         logging.getLogger(package).setLevel(logging.WARNING)
     for package in _REPEATING:
         logging.getLogger(package).setLevel(logging.CRITICAL)
+
+
+def _adding(fields: Mapping[str, str | int]) -> Processor:
+    def add(_logger: WrappedLogger, _method: str, record: EventDict) -> EventDict:
+        record.update(fields)
+        return record
+
+    return add
 
 
 def _renderer(is_console: bool) -> Processor:

@@ -103,3 +103,11 @@ def test_libraries_are_heard_from_warnings_on_and_an_apps_own_log_from_the_level
     logging.getLogger("shop.handlers").info("billed")
     logging.getLogger("shop.handlers").debug("detail")
     assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["connection lost", "billed"]
+
+
+def test_every_record_says_which_process_wrote_it_libraries_ones_too() -> None:
+    written = io.StringIO()
+    logs.configure(level="info", format="json", stream=written, fields={"worker": 3})
+    structlog.get_logger("a").info("started")
+    logging.getLogger("b").warning("slow")
+    assert [json.loads(line)["worker"] for line in written.getvalue().splitlines()] == [3, 3]
