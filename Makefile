@@ -2,7 +2,7 @@
 #              DATABASE_URL=... RABBITMQ_URL=... runs the real processes against given servers
 # make test    every test, on real PostgreSQL and RabbitMQ; ARGS="-k words" narrows it
 # make check   lint, format, types, import floors
-# make bench   NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | memory
+# make bench   NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | fairness | scheduler | memory
 #
 # The first call makes .venv; later ones reuse it until pyproject.toml or constraints.txt changes.
 
@@ -36,7 +36,7 @@ check: .venv/.dev
 	@$(BIN)/lint-imports --no-logo
 
 bench: .venv/.dev
-	@echo "bench: $(if $(NAME),$(NAME),want NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | memory)"
+	@echo "bench: $(if $(NAME),$(NAME),want NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | fairness | scheduler | memory)"
 	@$(if $(NAME),,exit 64;) $(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
 .venv/bin/python:

@@ -4,7 +4,18 @@ import importlib
 import json
 import sys
 
-NAMES = ("relay", "relay-noisy", "relay-scale", "latency", "takeover", "idle", "consumer", "memory")
+NAMES = (
+    "relay",
+    "relay-noisy",
+    "relay-scale",
+    "latency",
+    "takeover",
+    "idle",
+    "consumer",
+    "fairness",
+    "scheduler",
+    "memory",
+)
 
 
 def main() -> None:

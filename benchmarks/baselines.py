@@ -7,6 +7,7 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
+from typing import Final
 from uuid import UUID
 
 import aio_pika
@@ -30,6 +31,7 @@ _SELECT = """
 SELECT id, event_id, routing_key, type, payload, headers FROM plain_outbox WHERE published_at IS NULL
 ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED
 """
+PLAIN_INSERT: Final = "INSERT INTO plain_ledger VALUES (%s, now()) ON CONFLICT DO NOTHING"
 _Row = tuple[int, UUID, str, str, bytes, dict[str, str]]
 
 
@@ -91,6 +93,15 @@ async def _publish(exchange: aio_pika.abc.AbstractExchange, row: _Row) -> None:
     await exchange.publish(message, routing_key, mandatory=True)
 
 
+async def make_plain_ledger(pool: AsyncConnectionPool) -> None:
+    """Make the table of ``PLAIN_INSERT`` anew."""
+    async with pool.connection() as connection:
+        await connection.execute(
+            "DROP TABLE IF EXISTS plain_ledger;"
+            "CREATE TABLE plain_ledger (event_id uuid PRIMARY KEY, at timestamptz NOT NULL)"
+        )
+
+
 async def run_plain_consumer(dsn: str, url: str, queues: Sequence[str], *, count: int) -> float:
     """Handle *count* messages: one INSERT ... ON CONFLICT each, a pool of 10, then the ack. Returns the seconds.
 
@@ -104,19 +115,13 @@ async def run_plain_consumer(dsn: str, url: str, queues: Sequence[str], *, count
         await aio_pika.connect(url) as broker,
     ):
         await pool.wait()
-        async with pool.connection() as connection:
-            await connection.execute(
-                "DROP TABLE IF EXISTS plain_ledger;"
-                "CREATE TABLE plain_ledger (event_id uuid PRIMARY KEY, at timestamptz NOT NULL)"
-            )
+        await make_plain_ledger(pool)
 
         async def handle(message: aio_pika.abc.AbstractIncomingMessage) -> None:
             nonlocal began, handled
             began = began or time.perf_counter()
             async with pool.connection() as connection:
-                await connection.execute(
-                    "INSERT INTO plain_ledger VALUES (%s, now()) ON CONFLICT DO NOTHING", (message.message_id,)
-                )
+                await connection.execute(PLAIN_INSERT, (message.message_id,))
             await message.ack()
             handled += 1
             if handled == count:

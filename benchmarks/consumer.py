@@ -35,7 +35,7 @@ def main() -> dict[str, float]:
 async def _run(given: Servers) -> dict[str, float]:
     mine = lanes(_TENANTS)
     await declare_lanes(given, mine, "classic")
-    await _tell_consumer(given, mine)
+    await tell_consumer(given, mine)
     ours: list[float] = []
     cpu_us: list[float] = []
     handwritten: list[float] = []
@@ -64,7 +64,7 @@ def _publish(given: Servers, mine: Sequence[Lane]) -> None:
     raw.close()
 
 
-async def _tell_consumer(given: Servers, mine: Sequence[Lane]) -> None:
+async def tell_consumer(given: Servers, mine: Sequence[Lane]) -> None:
     """What the directory would have told it."""
     async with await AsyncConnection.connect(given.database_url) as connection:
         for lane in mine:

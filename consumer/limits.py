@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Literal, TypeAlias
+
+ShareBy: TypeAlias = Literal["time", "events"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,6 +15,8 @@ class Limits:
     """Handlers that run at once in this process."""
     reserved_percent: int = 30
     """The part of the slots that only interactive work uses."""
+    share_by: ShareBy = "time"
+    """What tenants and tiers have equal shares of: the time that handlers take, or their number."""
     prefetch: int = 2
     """Deliveries of one lane that wait here; the rest of a backlog waits in the broker."""
     horizon: timedelta = timedelta(days=14)

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
-from consumer.limits import Limits
+from consumer.limits import Limits, ShareBy
 from consumer.webhook import check_url
 from outbox.shell.settings import BrokerUrl, DatabaseUrl, LogFormat, LogLevel, Port
 from outbox.topology import QueueKind
@@ -32,6 +32,7 @@ class ConsumerSettings(BaseModel):
     """How long one of several processes may report nothing before it is killed and replaced."""
     slots: Annotated[int, Field(ge=2, le=1_000)] = _DEFAULTS.slots
     reserved_percent: Annotated[int, Field(ge=1, le=90)] = _DEFAULTS.reserved_percent
+    share_by: ShareBy = _DEFAULTS.share_by
     prefetch: Annotated[int, Field(ge=1, le=100)] = _DEFAULTS.prefetch
     horizon_days: Annotated[float, Field(gt=0, le=365)] = _DEFAULTS.horizon / timedelta(days=1)
     payload_bytes_max: Annotated[int, Field(ge=1024, le=512 * 1024 * 1024)] = _DEFAULTS.payload_bytes_max
@@ -51,6 +52,7 @@ class ConsumerSettings(BaseModel):
         return Limits(
             slots=self.slots,
             reserved_percent=self.reserved_percent,
+            share_by=self.share_by,
             prefetch=self.prefetch,
             horizon=timedelta(days=self.horizon_days),
             payload_bytes_max=self.payload_bytes_max,

@@ -11,6 +11,7 @@ from enum import Enum, auto
 from typing import Final
 from uuid import UUID
 
+from consumer.decide.costs import Costs, cost_of
 from consumer.decide.fairness import Item as Work
 from consumer.decide.fairness import Scheduler
 from consumer.engine.item import FromWork, Item
@@ -34,11 +35,17 @@ class Place(Enum):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Held:
-    """*behind_since* is when it was first found to come too early; *is_gone*: it can be settled no more."""
+    """*behind_since* is when it was first found to come too early; *is_gone*: it can be settled no more.
+
+    *started_at* is when it last got a slot, *charged* what that has cost already, or was expected to.
+    """
 
     item: Item
     lane: str
     key: Key | None
+    type: str
+    started_at: float = 0.0
+    charged: int = 1
     place: Place = Place.WAITING
     behind_since: float | None = None
     is_gone: bool = False
@@ -55,8 +62,10 @@ class _Line:
 class Hands:
     """The items of one group in one process."""
 
-    def __init__(self, scheduler: Scheduler, *, group: str) -> None:
+    def __init__(self, scheduler: Scheduler, *, group: str, costs: Costs | None = None) -> None:
+        """Without *costs* every item costs one."""
         self._scheduler = scheduler
+        self._costs = costs
         self._group = group
         self._held: dict[int, _Held] = {}
         self._by_epoch: dict[int, set[int]] = {}
@@ -94,14 +103,14 @@ class Hands:
         event = item.envelope
         is_keyed = isinstance(event, Event) and event.ordering is not None
         key = key_of(self._group, event) if isinstance(event, Event) and is_keyed else None
-        self._held[item.ident] = _Held(item=item, lane=lane, key=key)
+        event_type = event.type if isinstance(event, Event) else ""
+        self._held[item.ident] = held = _Held(item=item, lane=lane, key=key, type=event_type)
         if not isinstance(item.source, FromWork):
             self._by_epoch.setdefault(item.source.epoch, set()).add(item.ident)
-        event_type = event.type if isinstance(event, Event) else ""
-        self._scheduler.offer(
-            Work(ident=item.ident, tier=item.lane.tier, tenant=item.lane.tenant, type=event_type, lane=lane)
-        )
-        self._count_in(self._held[item.ident])
+        cost = 1 if self._costs is None else self._costs.expected(event_type)
+        tier, tenant = item.lane.tier, item.lane.tenant
+        self._scheduler.offer(Work(ident=item.ident, tier=tier, tenant=tenant, type=event_type, lane=lane, cost=cost))
+        self._count_in(held)
 
     def next(self, now: float) -> Item | None:
         """Start and return the item whose turn it is, if a slot is free for one."""
@@ -112,16 +121,26 @@ class Hands:
             self._count_out(held)
             if self._may_start(held, now):
                 held.place = Place.RUNNING
+                held.started_at, held.charged = now, grant.item.cost
                 self._running[ident] = held
                 return held.item
             held.place = Place.BEHIND
             self._scheduler.hold(ident, cost=0)
         return None
 
-    def done(self, item: Item) -> bool:
+    def charge(self, now: float) -> None:
+        """Let the tenants pay for what runs longer than was expected while it does."""
+        for ident, held in self._running.items() if self._costs is not None else ():
+            cost = cost_of(now - held.started_at)
+            if cost > held.charged:
+                held.charged = cost
+                self._scheduler.charge(ident, cost=cost)
+
+    def done(self, item: Item, now: float) -> bool:
         """*item*, which ran, is settled. Whether others, that it held back, wait for a slot now."""
         held = self._stop(item)
-        self._scheduler.done(item.ident)
+        cost = None if self._costs is None else self._costs.learn(held.type, now - held.started_at)
+        self._scheduler.done(item.ident, cost=cost)
         self._forget(held)
         waiting = self._waiting_total
         self._wake(held)

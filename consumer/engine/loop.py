@@ -13,6 +13,7 @@ from uuid import UUID
 
 import structlog
 
+from consumer.decide.costs import Costs
 from consumer.decide.delivery import open_envelope
 from consumer.decide.fairness import Scheduler
 from consumer.decide.report import report_of
@@ -53,10 +54,11 @@ class Engine:
         prefetch: int,
         payload_bytes_max: int,
         alarm: Alarm,
+        costs: Costs | None,
     ) -> None:
         self.group = group
         self.alarm = alarm
-        self.hands = Hands(scheduler, group=group)
+        self.hands = Hands(scheduler, group=group, costs=costs)
         self.lanes = Lanes(prefetch=prefetch, scheduler=scheduler)
         self.service: dict[str, asyncio.Queue[Delivery]] = {}
         self.outcomes: Counter[str] = Counter()
@@ -213,7 +215,8 @@ class Engine:
             await self._broker.attach(queue, prefetch=prefetch, is_extra=True)
 
     async def relieve(self) -> None:
-        """Cancel the extra consumers that stand in others' way."""
+        """Charge for what runs long, and cancel the extra consumers that stand in others' way."""
+        self.hands.charge(time.monotonic())
         for queue in self.lanes.contended(self.hands):
             await self._broker.detach(queue, is_extra=True)
 
@@ -241,7 +244,7 @@ class Engine:
                 self._trouble(item)
             except LeaseLost:
                 self._log.warning("work row lost to another process", event_id=str(item.event_id))
-                self.hands.done(item)
+                self.hands.done(item, time.monotonic())
             except Exception as error:  # noqa: BLE001 - a bug of ours must neither end the slot nor charge the event
                 report = report_of(error)
                 event_id = str(item.event_id)
@@ -285,11 +288,12 @@ class Engine:
             self._wishes.put_nowait(wish)
 
     def _ended(self, item: Item, walked: Held | Settled) -> None:
+        now = time.monotonic()
         if isinstance(walked, Held):
-            self.hands.hold(item, time.monotonic())
+            self.hands.hold(item, now)
             return
         self.settle(item, walked)
-        if self.hands.done(item) and self._idle:  # this slot takes one of them, others may take more
+        if self.hands.done(item, now) and self._idle:  # this slot takes one of them, others may take more
             self._dispatch()
 
     def _trouble(self, item: Item) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from consumer.api import Consumer
+from consumer.decide.costs import QUANTUM, Costs
 from consumer.decide.fairness import Scheduler
 from consumer.engine.alarm import Alarm, HookAlerts
 from consumer.engine.attempt import Attempts
@@ -142,7 +143,13 @@ async def _assemble(
         alarm=alarm,
     )
     weights = Weights()
-    scheduler = Scheduler(limits.slots, reserved_percent=limits.reserved_percent, weight_of=weights.of)
+    costs = Costs(consumer.registry.types) if limits.share_by == "time" else None
+    scheduler = Scheduler(
+        limits.slots,
+        reserved_percent=limits.reserved_percent,
+        quantum=1 if costs is None else QUANTUM,
+        weight_of=weights.of,
+    )
     engine = Engine(
         group=consumer.group,
         broker=broker,
@@ -151,6 +158,7 @@ async def _assemble(
         prefetch=limits.prefetch,
         payload_bytes_max=limits.payload_bytes_max,
         alarm=alarm,
+        costs=costs,
     )
     controls = Controls(
         group=consumer.group, registry=consumer.registry, desk=work, scheduler=scheduler, weights=weights

@@ -1,10 +1,14 @@
 """What is in a process's hands, and which of it may start."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import count
 from uuid import UUID, uuid4
 
+import pytest
+
 from consumer import DeadCategory
+from consumer.decide.costs import QUANTUM, Costs
 from consumer.decide.delivery import Refused
 from consumer.decide.fairness import Scheduler
 from consumer.engine.hands import BUFFER_S, ORDER_S, Hands
@@ -74,7 +78,7 @@ def test_of_two_deliveries_of_one_event_the_second_waits_for_the_first() -> None
     first, second = delivered(event), delivered(event, epoch=2)
     hands = hands_with(first, second)
     assert start_all(hands) == [first]
-    assert hands.done(first)
+    assert hands.done(first, 0.0)
     assert start_all(hands) == [second]
 
 
@@ -85,7 +89,7 @@ def test_events_of_one_key_start_one_at_a_time_and_lowest_first() -> None:
     assert start_all(hands) == [items[0], other]
     for number in (2, 3, 4):
         running = next(item for item in items if item.event_id in {i.event_id for i in _running(hands)})
-        hands.done(running)
+        hands.done(running, 0.0)
         (started,) = start_all(hands)
         assert isinstance(started.envelope, Event)
         assert started.envelope.ordering is not None
@@ -136,7 +140,7 @@ def test_what_came_by_a_lost_channel_is_forgotten_and_what_runs_goes_on() -> Non
     hands.lose(1)
     assert len(hands) == len(running) + 1
     for item in running:
-        hands.done(item)
+        hands.done(item, 0.0)
     assert start_all(hands) == [items[-1]]
 
 
@@ -175,5 +179,56 @@ def test_a_delivery_that_cannot_be_read_waits_its_turn_like_any_other() -> None:
     item = replace(delivered(an_event()), envelope=refused)
     hands = hands_with(item)
     assert start_all(hands) == [item]
-    hands.done(item)
+    hands.done(item, 0.0)
     assert len(hands) == 0
+
+
+# -------------------------------------------------------------------- what a slot's time costs
+
+
+def timed_hands(*items: Item, slots: int = 2) -> Hands:
+    scheduler = Scheduler(slots, quantum=QUANTUM)
+    hands = Hands(scheduler, group="billing", costs=Costs([items[0].envelope.type]))  # type: ignore[union-attr]
+    for item in items:
+        hands.add(item, lane=item.lane.queue)
+    return hands
+
+
+def test_a_tenant_whose_handlers_take_long_starts_as_much_less_often() -> None:
+    hands = timed_hands(*(delivered(an_event(tenant=tenant)) for tenant in ("slow", "quick") for _ in range(300)))
+    now, starts = 0.0, Counter[str]()
+    for _ in range(300):
+        item = hands.next(now)
+        assert item is not None
+        starts[item.lane.tenant] += 1
+        now += 0.200 if item.lane.tenant == "slow" else 0.020
+        hands.done(item, now)
+    assert starts["quick"] == pytest.approx(10 * starts["slow"], rel=0.15)
+
+
+def test_what_runs_long_is_paid_for_while_it_runs() -> None:
+    long = delivered(an_event(tenant="slow"))
+    others = [delivered(an_event(tenant=tenant)) for tenant in ("slow", "other") for _ in range(50)]
+    hands = timed_hands(long, *others, slots=3)
+    assert hands.next(0.0) is long
+
+    hands.charge(now=10.0)
+
+    started = []
+    for _ in range(40):
+        item = hands.next(10.0)
+        assert item is not None
+        started.append(item.lane.tenant)
+        hands.done(item, 10.1)
+    assert set(started) == {"other"}
+
+
+def test_what_starts_again_is_paid_for_from_that_start_on() -> None:
+    early = delivered(keyed(2))
+    hands = timed_hands(early)
+    hands.next(0.0)
+    hands.hold(early, now=0.001)
+    hands.stir()
+    assert hands.next(100.0) is early
+    hands.charge(now=100.002)
+    assert hands._held[early.ident].charged == QUANTUM
