@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 from uuid import UUID
 
 import typer
@@ -13,10 +13,23 @@ from rich.table import Table
 
 from admin import audit
 from admin.audit import Actor, named
+from admin.choices import (
+    AsJson,
+    DryRun,
+    EventType,
+    Everything,
+    Tenant,
+    Yes,
+    check_chosen,
+    check_found,
+    check_group_known,
+    table,
+)
 from admin.groups import list_groups
 from admin.prompt import ask
 from admin.settings import database_url
 from outbox.errors import ConfigError
+from outbox.schema import DEFAULT_GROUP
 from outbox.shell.console import console
 from outbox.shell.database import Connection, connect, store_errors
 from outbox.shell.logs import harmless
@@ -32,14 +45,9 @@ app: Final = typer.Typer(
 
 Ids = Annotated[list[UUID] | None, typer.Argument(metavar="[ID]...", help="Which events; or give a filter.")]
 Group = Annotated[str | None, typer.Option("--group", "-g", help="Only what this group was to be sent.")]
-Tenant = Annotated[str | None, typer.Option(help="Only this tenant's.")]
-EventType = Annotated[str | None, typer.Option("--type", help="Only events of this type.")]
 Category = Annotated[CategoryOf | None, typer.Option(help="Only those that failed in this way.")]
 InState = Annotated[State | None, typer.Option("--state", help="Only those in this state.")]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="At most this many, oldest first.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say which they are.")]
-Everything = Annotated[bool, typer.Option("--all", help="All there are.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 # Without ids, those that may still be published are no more discarded by accident than what is discarded already.
 _DEAD: Final = (State.DEAD,)
@@ -125,7 +133,7 @@ def discard_events(  # noqa: PLR0913 - a command's options are its arguments
     actor: Actor = None,
     dry_run: DryRun = False,
     everything: Everything = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Let deferred events go: they are never published. Where one has an ordering key, a void moves the key on.
@@ -168,8 +176,7 @@ def _filter(
     *,
     everything: bool,
 ) -> DeferredFilter:
-    if not (ids or group or tenant or event_type or category or everything):
-        raise typer.BadParameter("want ids, a filter or --all, got nothing")
+    check_chosen(ids, group, tenant, event_type, category, everything=everything)
     return DeferredFilter(
         group=group,
         ids=tuple(ids) if ids else None,
@@ -204,25 +211,17 @@ def _tell(done: str, wanted: DeferredFilter, resolved: Resolved, *, as_json: boo
 
 def _miss(wanted: DeferredFilter, found: Collection[UUID]) -> None:
     """Complain of the ids that were given and not *found*."""
-    missing = set(wanted.ids or ()) - set(found)
-    if missing:
-        states = " or ".join(state.value for state in wanted.states)
-        names = ", ".join(sorted(map(str, missing)))
-        raise ConfigError(f"want deferred events ({states}), got no such, or published meanwhile: {names}")
+    states = " or ".join(state.value for state in wanted.states)
+    check_found(wanted.ids or (), found, what=f"deferred events ({states}) that are not published yet")
 
 
 async def _list(wanted: DeferredFilter, limit: int) -> list[DeferredSummary]:
     async with _connected() as connection:
         events = await matching(connection, wanted, limit=limit)
         if not events and wanted.group is not None:
-            await _check_known(connection, wanted.group)
+            known = [one.name for one in await list_groups(connection)]
+            check_group_known(wanted.group, known, otherwise=DEFAULT_GROUP)
         return events
-
-
-async def _check_known(connection: Connection, group: str) -> None:
-    known = [one.name for one in await list_groups(connection)]
-    if group not in known:
-        raise ConfigError(f"group: want one of {', '.join(known)}, got {group[:80]!r}")
 
 
 async def _show(event_id: UUID, group: str | None, *, with_payload: bool) -> dict[str, object]:
@@ -277,12 +276,13 @@ def _plain(one: DeferredSummary) -> dict[str, object]:
 
 
 def _table(events: Sequence[DeferredSummary]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("id", "group", "state", "failed at", "tenant", "tier", "type", "category", "attempts", "next", "why"):
-        justify: Literal["left", "right"] = "right" if name == "attempts" else "left"
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=name in {"id", "state", "tier", "category"})
+    found = table(
+        *("id", "group", "state", "failed at", "tenant", "tier", "type", "category", "attempts", "next", "why"),
+        right={"attempts"},
+        unbroken={"id", "state", "tier", "category"},
+    )
     for one in events:
-        table.add_row(
+        found.add_row(
             str(one.id),
             *(harmless(text) for text in (one.group, one.state.value)),
             one.first_failed_at.strftime("%Y-%m-%d %H:%M:%S"),
@@ -291,7 +291,7 @@ def _table(events: Sequence[DeferredSummary]) -> Table:
             _next(one),
             harmless(one.reason),
         )
-    return table
+    return found
 
 
 def _next(one: DeferredSummary) -> str:

@@ -67,6 +67,8 @@ class DeadSummary:
     resolution: str | None
     resolved_at: datetime | None
     resolved_by: str | None
+    content_type: str
+    payload_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +159,8 @@ def summary(columns: TupleRow) -> DeadSummary:
         resolution=columns[16],
         resolved_at=columns[17],
         resolved_by=columns[18],
+        content_type=columns[19],
+        payload_bytes=columns[20],
     )
 
 
@@ -164,22 +168,23 @@ def summary(columns: TupleRow) -> DeadSummary:
 SUMMARY_COLUMNS: Final = sql.SQL(
     "d.id, d.group_name, d.event_id, d.tier, d.tenant, d.type, d.ordering_key, d.key_number, d.handlers, d.category,"
     " d.error_class, d.message, d.fingerprint, d.attempts, d.dead_at, d.published_at, d.resolution, d.resolved_at,"
-    " d.resolved_by"
+    " d.resolved_by, d.content_type, d.payload_bytes"
 )
-_SUMMARY_WIDTH: Final = 19
+SUMMARY_WIDTH: Final = 21
+
+#: A letter's message, of the table named ``d``, as ``stored.restore`` reads it.
+MESSAGE_COLUMNS: Final = sql.SQL(", ").join(sql.Identifier("d", name) for name in stored_message.COLUMNS.split(", "))
 
 
 def _letter(columns: TupleRow) -> DeadLetter:
-    return DeadLetter(
-        summary=summary(columns[:_SUMMARY_WIDTH]), stored=stored_message.restore(columns[_SUMMARY_WIDTH:])
-    )
+    return DeadLetter(summary=summary(columns[:SUMMARY_WIDTH]), stored=stored_message.restore(columns[SUMMARY_WIDTH:]))
 
 
 def _compose(query: sql.SQL) -> bytes:
     message = stored_message.COLUMNS.split(", ")
     return query.format(
         summary=SUMMARY_COLUMNS,
-        of_row=sql.SQL(", ").join(sql.Identifier("d", column) for column in message),
+        of_row=MESSAGE_COLUMNS,
         message=sql.SQL(", ").join(map(sql.Identifier, message)),
         places=sql.SQL(", ").join(sql.Placeholder() * len(message)),
     ).as_bytes()

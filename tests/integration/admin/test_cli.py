@@ -6,6 +6,7 @@ import re
 import psycopg
 import pytest
 
+from admin import migrate
 from admin.cli import app
 from outbox.shell.exits import CONFIGURATION, DONE, UNAVAILABLE, USAGE, run_cli
 
@@ -42,20 +43,21 @@ def bare_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     return Command(monkeypatch, capsys, database)
 
 
-def test_migrate_goes_up_down_and_up_again_and_says_where_it_stands(bare_command: Command) -> None:
-    nothing = "outbox: nothing, newest o0001\nconsumer: nothing, newest c0002\n"
+def test_migrate_goes_up_down_and_up_again_and_says_where_it_stands(bare_command: Command, database: str) -> None:
+    log, ledger = (one.newest for one in migrate.status(database))
+    nothing = f"outbox: nothing, newest {log}\nconsumer: nothing, newest {ledger}\n"
     behind = "outbox: want the newest revision, got outbox and consumer behind it; run 'outbox migrate'\n"
     assert bare_command("migrate", "--check") == (CONFIGURATION, nothing + behind)
-    assert bare_command("migrate", "--chain", "consumer") == (DONE, "consumer: c0002\n")
+    assert bare_command("migrate", "--chain", "consumer") == (DONE, f"consumer: {ledger}\n")
     assert (bare_command("migrate", "--check"))[0] == CONFIGURATION
     for _ in range(2):
-        assert bare_command("migrate") == (DONE, "outbox: o0001\nconsumer: c0002\n")
+        assert bare_command("migrate") == (DONE, f"outbox: {log}\nconsumer: {ledger}\n")
     assert (bare_command("migrate", "--check"))[0] == DONE
     code, output = bare_command("migrate", "--down")
     assert (code, _lines(output)) == (USAGE, 1)
     assert bare_command("migrate", "--down", "--chain", "outbox", "--yes") == (DONE, "outbox: nothing\n")
     assert bare_command("migrate", "--down", "--yes") == (DONE, "outbox: nothing\nconsumer: nothing\n")
-    assert bare_command("migrate") == (DONE, "outbox: o0001\nconsumer: c0002\n")
+    assert bare_command("migrate") == (DONE, f"outbox: {log}\nconsumer: {ledger}\n")
 
 
 def test_the_printed_sql_is_all_that_a_database_needs(bare_command: Command, database: str) -> None:

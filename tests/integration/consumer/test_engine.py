@@ -14,11 +14,11 @@ from sqlalchemy.orm import Session
 
 from consumer import Alert, AlertKind, Consumer, Context, DeadLetter, Drop, Outcome, Policy, Retry, Snooze
 from consumer.store.dead_list import DeadFilter
-from consumer.store.replay import replay
 from outbox import Outbox, topology
 from outbox.event import EventModel, Ordering, Tier
 from outbox.wire import encode
 from tests.integration.consumer.conftest import Connect
+from tests.support.dead_letters import replay
 from tests.support.engine import GROUP, TYPE, MemoryQueues, Rig, an_event, lane_of, memory_rig
 
 INSERT = text("INSERT INTO effect (note) VALUES (:note)")

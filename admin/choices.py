@@ -1,0 +1,56 @@
+"""What a person chooses by, in every command that lists rows and decides about them: ids, a filter, or all there is."""
+
+import re
+from collections.abc import Collection, Hashable
+from datetime import timedelta
+from typing import Annotated, Final, TypeAlias
+
+import typer
+from rich.table import Table
+
+from outbox.errors import ConfigError
+
+Tenant: TypeAlias = Annotated[str | None, typer.Option(help="Only this tenant's.")]
+EventType: TypeAlias = Annotated[str | None, typer.Option("--type", help="Only events of this type.")]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only say which they are.")]
+Everything: TypeAlias = Annotated[bool, typer.Option("--all", help="All there are.")]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_AGE: Final = re.compile(r"(\d{1,6})([smhd])")
+
+
+def check_chosen(*given: object, everything: bool) -> None:
+    """Return if something was chosen; raises BadParameter where neither that nor ``--all`` was."""
+    if not (everything or any(given)):
+        raise typer.BadParameter("want ids, a filter or --all, got nothing")
+
+
+def check_found(wanted: Collection[Hashable], found: Collection[Hashable], *, what: str) -> None:
+    """Complain of the ids that were given and not *found*; *what* says what they should have named."""
+    missing = set(wanted) - set(found)
+    if missing:
+        raise ConfigError(f"want {what}, got no such: {', '.join(map(str, sorted(missing, key=str)))}")
+
+
+def check_group_known(group: str, known: Collection[str], *, otherwise: str) -> None:
+    """Complain of a *group* that nobody knows, rather than say that there is nothing of it."""
+    if group not in known:
+        raise ConfigError(f"group: want one of {', '.join(known) or otherwise}, got {group[:80]!r}")
+
+
+def age(option: str, text: str) -> timedelta:
+    """Return how long *text* is, as ``90s``, ``15m``, ``2h`` or ``7d``. Raises BadParameter naming *option*."""
+    found = _AGE.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(f"{option}: want an age as 90s, 15m, 2h or 7d, got {text[:80]!r}")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def table(*names: str, right: Collection[str] = (), unbroken: Collection[str] = ()) -> Table:
+    """A table with these columns; those *right* are aligned so, those *unbroken* keep to one line."""
+    made = Table(box=None, pad_edge=False)
+    for name in names:
+        made.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=name in unbroken)
+    return made

@@ -1,0 +1,95 @@
+"""``outbox dead operator``: who may see and decide about whose dead letters."""
+
+import asyncio
+import json
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+
+from admin.audit import Actor, named
+from admin.choices import AsJson, table
+from admin.settings import database_url
+from consumer.store import operators
+from outbox.errors import ConfigError
+from outbox.shell.console import console
+from outbox.shell.database import connect, store_errors
+from outbox.shell.logs import harmless
+
+app: Final = typer.Typer(
+    no_args_is_help=True,
+    help="Database roles that see, replay and discard the dead letters of some tenants, and no others.",
+)
+
+Role = Annotated[str, typer.Argument(metavar="ROLE", help="A role of the database server, a person's or a team's.")]
+
+
+@app.command()
+def grant(
+    role: Role,
+    *,
+    tenant: Annotated[list[str], typer.Option(help="Whose dead letters; may be repeated.")],
+    payloads: Annotated[bool, typer.Option("--payloads", help="It may read headers and payloads too.")] = False,
+    traces: Annotated[bool, typer.Option("--traces", help="It may read stack traces too.")] = False,
+    actor: Actor = None,
+) -> None:
+    """Let a role, and its members, work on the dead letters of these tenants. Run it as the tables' owner.
+
+    The database holds the line: the role sees no other tenant, and can write neither events nor the audit's past.
+    """
+
+    async def run() -> None:
+        async with await connect(database_url(), application_name="outbox") as connection:
+            with store_errors():
+                await operators.grant(connection, role, tenant, actor=named(actor), payloads=payloads, traces=traces)
+
+    asyncio.run(run())
+    typer.echo(f"{role} works on the dead letters of {', '.join(sorted(set(tenant)))}")
+
+
+@app.command()
+def revoke(
+    role: Role,
+    *,
+    tenant: Annotated[list[str] | None, typer.Option(help="Only this tenant; may be repeated.")] = None,
+    actor: Actor = None,
+) -> None:
+    """Take tenants from a role; all that it has, and its rights with them, if none is given."""
+
+    async def run() -> list[str]:
+        async with await connect(database_url(), application_name="outbox") as connection:
+            with store_errors():
+                return await operators.revoke(connection, role, tenant, actor=named(actor))
+
+    taken = asyncio.run(run())
+    if not taken:
+        raise ConfigError(f"revoke: want a role that has such tenants, got {role[:80]!r}, which has none")
+    typer.echo(f"{role} no longer works on the dead letters of {', '.join(taken)}")
+
+
+@app.command("list")
+def list_operators(*, as_json: AsJson = False) -> None:
+    """List who may work on whose dead letters. Who may write consumer.work sees all, and is not listed."""
+
+    async def run() -> list[operators.Operator]:
+        async with await connect(database_url(), application_name="outbox") as connection:
+            with store_errors():
+                return await operators.every(connection)
+
+    found = asyncio.run(run())
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found], default=str))
+        return
+    if not found:
+        typer.echo("no role is limited to tenants")
+        return
+    made = table("role", "tenant", "payloads", "traces", "granted by", "at")
+    for one in found:
+        made.add_row(
+            harmless(one.role),
+            harmless(one.tenant),
+            *("yes" if may else "no" for may in (one.sees_payloads, one.sees_traces)),
+            harmless(one.granted_by),
+            one.granted_at.strftime("%Y-%m-%d %H:%M:%S"),
+        )
+    console().print(made)
