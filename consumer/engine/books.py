@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from uuid import UUID
 
 import psycopg
 
@@ -22,6 +23,7 @@ from consumer.store import dead, gate, work
 from consumer.store.connection import SlotConnection
 from consumer.store.dead import NewDead
 from consumer.store.ledger import Entry, Ledger, State
+from consumer.store.put_off import put_off
 from consumer.store.stored import Connection, Stored
 from consumer.store.work import NewWork, Reason
 from outbox.errors import StoreUnavailable
@@ -130,6 +132,22 @@ class Books:
                     handlers=item.handlers,
                 )
                 await work.park(connection, [row], owner=item.owner)
+
+    async def put_off(self, slot: SlotConnection, items: Sequence[Item], *, owner: UUID) -> None:
+        """Keep *items*, events that are paused, as work rows that come due when the pause has ended.
+
+        Those that come from work rows are *owner*'s; one that is another's by now stays as it is.
+        """
+        new = {item.event_id: item for item in items if item.event_id is not None and item.row is None}
+        rows = [
+            NewWork(group=self._group, event_id=event_id, stored=item.stored(), reason=Reason.HELD)
+            for event_id, item in new.items()
+        ]
+        async with _transaction(slot) as connection:
+            written = await work.park(connection, rows)
+            await put_off(connection, self._group, written, owner=None)
+            claimed = [item.row.event_id for item in items if item.row is not None]
+            await put_off(connection, self._group, claimed, owner=owner)
 
     async def _keep(self, connection: Connection, item: Item, event: Event, pending: Sequence[Pending]) -> None:
         """Write one work row for all of *pending*, or remove the one there is."""

@@ -1,6 +1,7 @@
 """The control table, as one process follows it: what is paused, and who has which weight."""
 
 import asyncio
+import time
 from collections.abc import Collection, Mapping
 from typing import Final
 
@@ -12,9 +13,15 @@ from consumer.engine.loop import Engine
 from consumer.registry import Registry
 from consumer.store import control as table
 from consumer.store.desk import Desk
+from consumer.store.put_off import release
+from consumer.store.stored import Connection
 
 _POLL_S: Final = 1.0
 _POLL_MIN_S: Final = 0.02
+# What another process put off a moment after the pause had ended, as it did not know yet, is looked for a while longer;
+# what one put off that then died, now and then.
+_RELEASE_FOR_S: Final = 5.0
+_RELEASE_S: Final = 60.0
 
 
 class Weights:
@@ -40,13 +47,14 @@ class Controls:
 
     def __init__(self, *, group: str, registry: Registry, desk: Desk, scheduler: Scheduler, weights: Weights) -> None:
         self.changed = asyncio.Event()
-        self.is_group_paused = False
         self._group = group
         self._registry = registry
         self._desk = desk
         self._scheduler = scheduler
         self._weights = weights
         self._paused: Mapping[PauseScope, Pause] = {}
+        self._release_until = 0.0
+        self._released_at = -_RELEASE_S
         self._log = structlog.get_logger("consumer.engine.control")
 
     @property
@@ -58,7 +66,14 @@ class Controls:
         """Read the table and do as it says; says when to do it again."""
         async with self._desk.use() as connection:
             control = await table.read(connection, self._group)
-        if self.apply(control):
+            has_ended = self.apply(control)
+            if await self._release(connection, has_ended=has_ended):
+                engine.work_stored.set()
+        if control.is_group_paused:
+            await engine.suspend()
+        else:
+            await engine.go_on()
+        if has_ended:
             engine.stir()
         change_s = control.seconds_to_change()
         return _POLL_S if change_s is None else min(_POLL_S, max(_POLL_MIN_S, change_s))
@@ -74,8 +89,16 @@ class Controls:
         self._tell(self._paused.values(), paused.values())
         self._paused = paused
         self._weights.replace({weight.tenant: weight.weight for weight in control.weights})
-        self.is_group_paused = control.is_group_paused
         return bool(ended)
+
+    async def _release(self, connection: Connection, *, has_ended: bool) -> int:
+        now = time.monotonic()
+        if has_ended:
+            self._release_until = now + _RELEASE_FOR_S
+        if now > self._release_until and now < self._released_at + _RELEASE_S:
+            return 0
+        self._released_at = now
+        return await release(connection, self._group, paused=self._paused.keys())
 
     def _types_of(self, handler: str) -> Collection[str]:
         registry = self._registry

@@ -6,6 +6,7 @@ database would find out too, but only with a slot taken up by waiting for the an
 
 import heapq
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
@@ -208,7 +209,17 @@ class Hands:
 
     def overdue(self, now: float) -> list[Item]:
         """What was held too long; each is to be ``parked`` or ``unparked``."""
-        found = [held for held in self._held.values() if self._is_overdue(held, now)]
+        return self._set_aside([held for held in self._held.values() if self._is_overdue(held, now)])
+
+    def paused(self, now: float) -> list[Item]:
+        """What is paused and stands in others' way, or was held too long; each is to be ``parked`` or ``unparked``.
+
+        A paused work row takes the room of another. A delivery of a paused type stands before others of its queue,
+        unless the queue is paused as a whole: then what is behind it can wait with it, in the broker.
+        """
+        return self._set_aside([held for held in self._held.values() if self._is_in_the_way(held, now)])
+
+    def _set_aside(self, found: Sequence[_Held]) -> list[Item]:
         for held in found:
             if held.place is Place.WAITING:
                 self._count_out(held)
@@ -311,6 +322,18 @@ class Hands:
         if held.behind_since is not None and now - held.behind_since > ORDER_S and held.place is Place.BEHIND:
             return True
         return now - held.item.arrived_at > BUFFER_S
+
+    def _is_in_the_way(self, held: _Held, now: float) -> bool:
+        event, lane = held.item.envelope, held.item.lane
+        if held.place not in {Place.WAITING, Place.BEHIND} or not isinstance(event, Event):
+            return False
+        if not self._scheduler.is_paused(tier=lane.tier, tenant=lane.tenant, type=event.type):
+            return False
+        return (
+            isinstance(held.item.source, FromWork)
+            or not self._scheduler.is_paused(tier=lane.tier, tenant=lane.tenant)
+            or self._is_overdue(held, now)
+        )
 
     def _withdraw(self, held: _Held) -> None:
         """Settle or forget what does not run."""

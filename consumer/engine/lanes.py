@@ -51,6 +51,14 @@ class Lanes:
         bases = [(queue, False) for queue, known in self._known.items() if known.is_attached]
         return bases + [(queue, True) for queue in self._extras]
 
+    def let_go(self) -> list[tuple[str, bool]]:
+        """As ``consumers``, each to be detached; ``learn`` returns the queues again."""
+        found = self.consumers()
+        for known in self._known.values():
+            known.is_attached = False
+        self._extras.clear()
+        return found
+
     def of(self, queue: str) -> Lane | None:
         """The lane of *queue*, if it is one of ours."""
         known = self._known.get(queue)
@@ -121,11 +129,17 @@ class Lanes:
         """The queues whose extra consumer stands in others' way: their tier is full, and another lane waits."""
         found = []
         for queue, tier in list(self._extras.items()):
-            if self._scheduler.room(tier) == 0 and _others(hands.waiting_in(tier), queue):
+            if self._scheduler.room(tier) == 0 and self._others(hands.waiting_in(tier), queue):
                 del self._extras[queue]
                 found.append(queue)
         return found
 
-
-def _others(waiting: Collection[str], queue: str) -> bool:
-    return len(waiting) > 1 or (len(waiting) == 1 and queue not in waiting)
+    def _others(self, waiting: Collection[str], queue: str) -> bool:
+        """Whether another of the lanes that have something *waiting* could use a slot: one that is paused could not."""
+        for other in waiting:
+            lane = self.of(other)
+            if other != queue and not (
+                lane is not None and self._scheduler.is_paused(tier=lane.tier, tenant=lane.tenant)
+            ):
+                return True
+        return False

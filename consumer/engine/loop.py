@@ -71,6 +71,7 @@ class Engine:
         self.store_lost = asyncio.Event()
         self.is_connected = False
         self.is_draining = False
+        self.is_suspended = False
         self.is_empty = asyncio.Event()
         self._broker = broker
         self._path = path
@@ -193,7 +194,7 @@ class Engine:
 
     async def learn(self, lanes: Iterable[Lane]) -> None:
         """Attach to those of *lanes* that are not attached."""
-        if self.is_draining:
+        if self.is_suspended:
             return
         for queue in self.lanes.learn(lanes, time.monotonic()):
             await self._broker.attach(queue, prefetch=self.lanes.prefetch)
@@ -212,7 +213,8 @@ class Engine:
         """Give an extra consumer to each lane that could use an idle slot, for ever."""
         while True:
             queue, prefetch = await self._wishes.get()
-            await self._broker.attach(queue, prefetch=prefetch, is_extra=True)
+            if not self.is_suspended:
+                await self._broker.attach(queue, prefetch=prefetch, is_extra=True)
 
     async def relieve(self) -> None:
         """Charge for what runs long, and cancel the extra consumers that stand in others' way."""
@@ -220,15 +222,29 @@ class Engine:
         for queue in self.lanes.contended(self.hands):
             await self._broker.detach(queue, is_extra=True)
 
-    async def drain(self) -> None:
-        """Start nothing any more, hand back, uncharged, what has not started; *is_empty* is set when all has ended."""
-        self.is_draining = True
+    async def suspend(self) -> None:
+        """Consume from no lane and start nothing until ``go_on``; hand back, uncharged, what has not started."""
+        self.is_suspended = True
         unstarted = self.hands.withdraw()
         receipts = [item.source for item in unstarted if isinstance(item.source, Receipt)]
-        for queue, is_extra in [*self.lanes.consumers(), *((queue, False) for queue in self.service)]:
+        for queue, is_extra in self.lanes.let_go():
             await self._broker.detach(queue, is_extra=is_extra)
         self._broker.settle(receipts, requeue=True)
         self._returned |= {item.source.row.event_id for item in unstarted if isinstance(item.source, FromWork)}
+
+    async def go_on(self) -> None:
+        """Consume again, from every lane that is known."""
+        if self.is_suspended and not self.is_draining:
+            self.is_suspended = False
+            self.work_stored.set()
+            await self.learn(())
+
+    async def drain(self) -> None:
+        """Start nothing any more, hand back, uncharged, what has not started; *is_empty* is set when all has ended."""
+        self.is_draining = True
+        for queue in self.service:
+            await self._broker.detach(queue)
+        await self.suspend()
         self._check_empty()
 
     # ---------------------------------------------------------------- slots
@@ -277,12 +293,12 @@ class Engine:
                 waiter.set_result(item)
 
     def _start_one(self) -> Item | None:
-        if self.is_draining or not self.store_ok.is_set():
+        if self.is_suspended or not self.store_ok.is_set():
             return None
         return self.hands.next(time.monotonic())
 
     def _look_for_more(self) -> None:
-        if self.is_draining or not self.store_ok.is_set():
+        if self.is_suspended or not self.store_ok.is_set():
             return
         for wish in self.lanes.hungry():
             self._wishes.put_nowait(wish)
@@ -317,6 +333,9 @@ class Engine:
         lane = self.lanes.of(delivery.queue)
         if lane is None:
             self._log.error("delivery from an unknown queue", queue=delivery.queue)
+            return
+        if self.is_suspended:  # sent before the broker heard that we consume no more
+            self._broker.settle([delivery.receipt], requeue=True)
             return
         self.lanes.delivered(delivery.queue)
         envelope = open_envelope(delivery.message, lane, payload_bytes_max=self._payload_bytes_max)

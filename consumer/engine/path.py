@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
+from uuid import UUID
 
 import structlog
 
@@ -31,7 +32,7 @@ from outbox.event import Event
 _INTERRUPTIONS_MAX: Final = 3
 _HELD_S: Final = 5.0
 # What went as it should is thousands of lines a second, for those who ask.
-_LEVELS: Final = {"done": logging.DEBUG, "dead": logging.WARNING}
+_LEVELS: Final = {"done": logging.DEBUG, "paused": logging.DEBUG, "dead": logging.WARNING}
 _ALERTS: Final = {
     DeadCategory.UNKNOWN_TYPE: (
         AlertKind.UNKNOWN_TYPE,
@@ -123,6 +124,14 @@ class Path:
         handlers = [one.name for one in self._wanted(item, event)]
         await self._books.park(connection, item, event, handlers=handlers, delay_s=_HELD_S)
         return self._tell(item, Settled(outcome="held", due_in_s=_HELD_S))
+
+    async def put_off(self, connection: SlotConnection, items: Sequence[Item], *, owner: UUID) -> Settled:
+        """Keep *items*, which are paused, as work rows until the pause has ended. Raises StoreUnavailable."""
+        await self._books.put_off(connection, items, owner=owner)
+        settled = Settled(outcome="paused")
+        for item in items:
+            self._tell(item, settled)
+        return settled
 
     async def _refuse(self, connection: SlotConnection, item: Item, refused: Refused) -> Settled:
         await self._books.refuse(connection, item, refused)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -11,7 +12,7 @@ from consumer.engine.item import Item
 from consumer.engine.lease import Lease
 from consumer.engine.loop import Engine
 from consumer.engine.path import Path
-from consumer.store import gate, pruning, work
+from consumer.store import control, gate, pruning, work
 from consumer.store.connection import SlotConnection
 from consumer.store.desk import Desk
 from consumer.store.work import Reason
@@ -19,6 +20,9 @@ from outbox.errors import LeaseLost, StoreUnavailable
 
 _SWEEP_S: Final = 1.0
 _STIR_S: Final = 0.25
+# A queue's next deliveries of a paused type come as soon as those before were put off.
+_PUT_OFF_S: Final = 0.02
+_PUT_OFF_BATCH: Final = 100
 _TAKE_S: Final = 1.0
 _TAKE_MIN_S: Final = 0.02
 _CALM_S: Final = 10.0
@@ -64,6 +68,8 @@ class Pump:
                 await work.give_back(connection, engine.group, owner=self._lease.id, event_ids=returned)
                 engine.forget_returned(returned)
             room = self._total - engine.hands.count_from_work()
+            if engine.is_suspended and not engine.is_draining:
+                return _TAKE_S
             if engine.is_draining or room <= 0:
                 return _TAKE_MIN_S
             rows = await work.take_due(
@@ -97,16 +103,21 @@ class Pump:
         return _SWEEP_S
 
     async def relieve(self) -> float:
-        """Make work rows of what is held too long, let the rest try again, cancel consumers under contention."""
-        for item in self._engine.hands.overdue(time.monotonic()):
+        """Make work rows of what is paused or held too long, let the rest try again, cancel consumers in the way."""
+        hands = self._engine.hands
+        paused = hands.paused(time.monotonic())
+        for first in range(0, len(paused), _PUT_OFF_BATCH):
+            await self._put_off(paused[first : first + _PUT_OFF_BATCH])
+        for item in hands.overdue(time.monotonic()):
             await self._park(item)
         self._engine.stir()
         await self._engine.relieve()
-        return _STIR_S
+        return _PUT_OFF_S if paused else _STIR_S
 
     async def prune(self) -> float:
-        """Empty the ledger's partitions that nothing can ask for any more."""
+        """Empty the ledger's partitions that nothing can ask for any more, and forget pauses that are over."""
         async with self._desk.use() as connection:
+            await control.forget_ended(connection, self._engine.group)
             pruned = await pruning.prune(connection, horizon=self._horizon)
         if pruned.emptied:
             self._log.info("ledger pruned", slots=list(pruned.emptied))
@@ -126,6 +137,19 @@ class Pump:
             else:
                 pause_s = _PROBE_S
                 self._engine.regain_store()
+
+    async def _put_off(self, items: Sequence[Item]) -> None:
+        hands = self._engine.hands
+        try:
+            settled = await self._path.put_off(self._parking, items, owner=self._lease.id)
+        except StoreUnavailable:
+            for item in items:
+                hands.unparked(item)
+            self._engine.lose_store()
+        else:
+            for item in items:
+                self._engine.settle(item, settled)
+                hands.parked(item)
 
     async def _park(self, item: Item) -> None:
         hands = self._engine.hands

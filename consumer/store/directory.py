@@ -139,7 +139,7 @@ _LEARN_START: Final = """
 _RECONSIDER: Final = """
     UPDATE consumer.work SET due_at = statement_timestamp() WHERE group_name = %(group)s AND event_id = ANY(ARRAY(
         SELECT event_id FROM consumer.work
-        WHERE group_name = %(group)s AND reason = 'waiting' AND owner IS NULL
+        WHERE group_name = %(group)s AND reason = 'waiting' AND owner IS NULL AND due_before_pause IS NULL
         ORDER BY event_id FOR UPDATE SKIP LOCKED
     ))
 """

@@ -238,6 +238,7 @@ _SWEEP: Final = """
         SELECT w.event_id FROM ready CROSS JOIN LATERAL (
             SELECT w.event_id FROM consumer.work w
             WHERE w.group_name = %(group)s AND w.event_id = ready.event_id AND w.reason = 'waiting' AND w.owner IS NULL
+              AND w.due_before_pause IS NULL
             FOR UPDATE SKIP LOCKED
         ) w
     )

@@ -71,7 +71,7 @@ class WorkRow:
 class WorkCount:
     """How many rows of one tier, tenant and reason wait, and since when.
 
-    *owned* are in a process's hands; *due* and *next_due_at* speak of the others.
+    *owned* are in a process's hands; *due* and *next_due_at* speak of the others. *paused* were put off by a pause.
     """
 
     tier: Tier
@@ -82,6 +82,7 @@ class WorkCount:
     due: int
     waiting_since: datetime
     next_due_at: datetime | None
+    paused: int = 0
 
 
 async def put(connection: Connection, rows: Iterable[NewWork], *, owner: UUID | None = None) -> frozenset[UUID]:
@@ -176,8 +177,9 @@ async def counts(connection: Connection, group: str) -> list[WorkCount]:
             due=due,
             waiting_since=since,
             next_due_at=next_due_at,
+            paused=paused,
         )
-        for tier, tenant, reason, rows, owned, due, since, next_due_at in await cursor.fetchall()
+        for tier, tenant, reason, rows, owned, due, since, next_due_at, paused in await cursor.fetchall()
     ]
 
 
@@ -312,7 +314,7 @@ _MAKE_DUE: Final = """
     UPDATE consumer.work
     SET due_at = statement_timestamp() - make_interval(secs => (%(number)s + %(ahead)s - key_number) / 1000.0)
     WHERE group_name = %(group)s AND event_id = ANY(ARRAY(SELECT event_id FROM line WHERE before = %(number)s - 1))
-      AND owner IS NULL AND reason = 'waiting' AND due_at > statement_timestamp()
+      AND owner IS NULL AND reason = 'waiting' AND due_at > statement_timestamp() AND due_before_pause IS NULL
 """
 
 _EXISTS: Final = "SELECT event_id FROM consumer.work WHERE group_name = %(group)s AND event_id = ANY(%(events)s)"
@@ -327,7 +329,7 @@ _SECONDS_TO_NEXT: Final = """
 _COUNTS: Final = """
     SELECT tier, tenant, reason, count(*), count(owner),
            count(*) FILTER (WHERE owner IS NULL AND due_at <= statement_timestamp()), min(created_at),
-           min(due_at) FILTER (WHERE owner IS NULL)
+           min(due_at) FILTER (WHERE owner IS NULL AND due_before_pause IS NULL), count(due_before_pause)
     FROM consumer.work WHERE group_name = %(group)s
     GROUP BY tier, tenant, reason ORDER BY tier, tenant, reason
 """

@@ -97,9 +97,15 @@ class Limits:
                 return False
         return True
 
+    def is_paused(self, tier: Tier, tenant: str | None, type_: str | None) -> bool:
+        """Whether a pause binds all that fits this; None is what may be anyone's, or of any type."""
+        return bool(self._paused) and not self._paused.keys().isdisjoint(
+            product((None, tier), (None, tenant), (None, type_))
+        )
+
     def lets_lane(self, tier: Tier, tenant: str | None) -> bool:
         """Whether a further item of a lane could start whatever its type. *tenant* is None where it may be anyone's."""
-        if self._paused and not self._paused.keys().isdisjoint(product((None, tier), (None, tenant), (None,))):
+        if self.is_paused(tier, tenant, None):
             return False
         cap = None if tenant is None or tier is Tier.INTERACTIVE else self._caps.get((tenant, None, None))
         return cap is None or cap.used < cap.most

@@ -132,6 +132,10 @@ class Scheduler:
         for line in self._limits.resume((tier, tenant, type)):
             self._ready(line)
 
+    def is_paused(self, *, tier: Tier, tenant: str, type: str | None = None) -> bool:
+        """Whether a pause keeps this from starting; with no type, whatever its type."""
+        return self._limits.is_paused(tier, tenant, type)
+
     def cap(self, most: int | None, *, tenant: str | None = None, type: str | None = None) -> None:
         """Let at most *most* of a tenant, a type, or a type within a tenant run at once; None lifts the cap.
 

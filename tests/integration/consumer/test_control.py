@@ -8,13 +8,14 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer import Context
+from consumer import Context, Policy
 from consumer.decide.control import Scope, Source
 from consumer.store import control
 from consumer.store.stored import Connection
 from outbox.errors import ConfigError
-from outbox.event import EventModel, Tier
-from tests.support.engine import GROUP, TYPE, Process, Rig, an_event, memory_rig
+from outbox.event import Event, EventModel, Tier
+from outbox.inprocess import QueueCount
+from tests.support.engine import GROUP, TYPE, MemoryQueues, Process, Rig, an_event, lane_of, memory_rig
 
 INSERT = text("INSERT INTO effect (note) VALUES (:note)")
 OTHER = "orders.order.shipped"
@@ -193,3 +194,63 @@ async def test_a_heavier_tenant_gets_its_share(rig: Rig, connection: Connection)
     await rig.until(lambda: len(rig.effects()) == 120)
     first = rig.effects()[:60]
     assert first.count("bill heavy") >= 40
+
+
+async def test_a_paused_group_hands_everything_back_and_leaves_it_in_the_queue(
+    rig: Rig, connection: Connection
+) -> None:
+    process = await rig.start()
+    await rig.publish(an_event(0, tenant="globex"))
+    await rig.until(rig.effects)
+    await pause(connection, Scope())
+    await rig.until(lambda: holds(process, 1))
+    events = [an_event(number, tenant=tenant) for number in range(20) for tenant in ("acme", "globex")]
+    await rig.publish(*events)
+    assert isinstance(rig.queues, MemoryQueues)
+    broker = rig.queues.inner
+    await rig.until(lambda: rig.count("consumer.lane") == 2)
+    assert {broker.counts()[lane_of(event).queue] for event in events} == {
+        QueueCount(ready=20, unsettled=0, consumers=0)
+    }
+    await resume(connection, Scope())
+    await rig.until(lambda: rig.count("effect") == 41)
+    assert rig.count("consumer.work") == 0
+    await process.drain()
+
+
+async def test_a_process_that_drains_while_its_group_is_paused_ends(rig: Rig, connection: Connection) -> None:
+    await pause(connection, Scope())
+    process = await rig.start()
+    await process.drain(deadline_s=5.0)
+    assert rig.count("consumer.incarnation") == 0
+
+
+async def test_retries_of_a_paused_type_wait_and_take_no_room_from_others(rig: Rig, connection: Connection) -> None:
+    fails = True
+
+    @rig.consumer.on("orders.order.failed", policy=Policy(max_retries=1000, base_s=0.01, max_wait_s=0.02))
+    async def fail(event: Event, ctx: Context, session: AsyncSession) -> None:
+        if fails:
+            raise ConnectionError
+        await session.execute(INSERT, {"note": f"{event.type} {ctx.attempt}"})
+
+    @rig.consumer.on("orders.order.late", policy=Policy(base_s=0.01, max_wait_s=0.02))
+    async def late(event: Event, ctx: Context, session: AsyncSession) -> None:
+        if ctx.attempt == 1:
+            raise ConnectionError
+        await session.execute(INSERT, {"note": event.type})
+
+    rig.limits = replace(rig.limits, work_total=2, work_per_lane=2)
+    process = await rig.start()
+    await rig.publish(*(an_event(tenant=f"t{number}", type="orders.order.failed") for number in range(4)))
+    await rig.until(lambda: rig.count("consumer.work") == 4)
+    await pause(connection, Scope(type="orders.order.failed"))
+    await rig.until(lambda: rig.value("SELECT count(due_before_pause) FROM consumer.work") == 4)
+    await rig.publish(an_event(tenant="t0", type="orders.order.late"))
+    await rig.until(lambda: rig.effects() == ["orders.order.late"])
+    fails = False
+    await process.crash()
+    await resume(connection, Scope(type="orders.order.failed"))
+    await rig.start()
+    await rig.until(lambda: rig.count("effect") == 5)
+    await rig.until(lambda: rig.count("consumer.work") == 0)

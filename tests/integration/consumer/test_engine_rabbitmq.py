@@ -4,22 +4,26 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from consumer import Context, Outcome, Policy, Retry
+from consumer.decide.control import Scope
+from consumer.store import control
 from outbox.event import EventModel, Ordering, Tier
 from outbox.topology import QueueKind
 from outbox.wire import encode
 from tests.support.containers import RabbitContainer
-from tests.support.engine import TYPE, Rig, an_event, lane_of
+from tests.support.engine import GROUP, TYPE, Rig, an_event, lane_of
 from tests.support.processes import ConsoleProcess, Processes
 from tests.support.rabbit import RabbitNode
 from tests.support.rabbit_queues import RabbitQueues, queues_of, rabbit_rig
 from tests.support.wait import until
 
+OTHER = "orders.order.shipped"
 INSERT = text("INSERT INTO effect (note) VALUES (:note)")
 AT_ONCE = Policy(base_s=0.01, max_wait_s=0.02)
 
@@ -90,6 +94,30 @@ async def test_events_of_many_tenants_are_handled_once_each_and_in_order(rig: Ri
         notes = [note for note in rig.effects() if note.startswith(f"t{tenant} ")]
         assert notes == [f"t{tenant} {number}" for number in range(1, 11)]
     assert rig.effects().count("thanks") == 40
+
+
+async def test_a_paused_type_at_the_head_of_a_lane_blocks_no_other_type_behind_it(rig: Rig) -> None:
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced, session: AsyncSession) -> None:
+        await session.execute(INSERT, {"note": f"bill {event.order_id}"})
+
+    @rig.consumer.on(OTHER)
+    async def thank(event: dict[str, int], session: AsyncSession) -> None:
+        await session.execute(INSERT, {"note": f"thank {event['order_id']}"})
+
+    async with await psycopg.AsyncConnection.connect(rig.database_url, autocommit=True) as connection:
+        scope = Scope(type=TYPE)
+        await control.pause(connection, GROUP, scope, actor="ann", reason="its service is down")
+        await rig.start()
+        key = [Ordering(key="k", number=number, is_first=number == 1, previous_time=None) for number in range(1, 61)]
+        await rig.publish(*(an_event(one.number, ordering=one) for one in key), an_event(99, type=OTHER))
+        await rig.until(rig.effects)
+        assert rig.effects() == ["thank 99"]
+        await rig.until_settled()
+        await control.resume(connection, GROUP, scope, actor="ann")
+        await rig.until(lambda: rig.count("effect") == 61, deadline_s=30)
+    assert rig.effects()[1:] == [f"bill {number}" for number in range(1, 61)]
+    await rig.until(lambda: rig.count("consumer.work") == 0)
 
 
 async def test_one_lane_alone_uses_every_slot_that_its_tier_may_have(rig: Rig) -> None:

@@ -16,7 +16,7 @@ from consumer.engine.item import FromWork, Item
 from consumer.ports import Receipt
 from consumer.store.stored import of_event
 from consumer.store.work import Reason, WorkRow
-from outbox.event import Event, Ordering
+from outbox.event import Event, Ordering, Tier
 from outbox.naming import Lane
 from outbox.wire import encode
 from tests.unit.consumer.events import NOW, an_event
@@ -131,6 +131,31 @@ def test_what_waits_longer_than_a_buffer_may_hold_it_is_overdue() -> None:
     overdue = hands.overdue(BUFFER_S + 1)
     assert len(overdue) == 9 - len(running)
     assert not set(map(id, overdue)) & set(map(id, running))
+
+
+def test_what_is_paused_is_set_aside_where_others_wait_behind_it() -> None:
+    scheduler = Scheduler(10)
+    hands = Hands(scheduler, group="billing")
+    typed, lane, row = delivered(an_event()), delivered(an_event(tenant="whole")), from_work(an_event(), owner=uuid4())
+    free = delivered(an_event(tenant="whole", tier=Tier.BULK))
+    for item in (typed, lane, row, free):
+        hands.add(item, lane=item.lane.queue)
+    assert hands.paused(0.0) == []
+    scheduler.pause(type=an_event().type, tenant="acme")
+    scheduler.pause(tenant="whole", tier=Tier.STANDARD)
+    assert start_all(hands) == [free]
+
+    assert hands.paused(0.0) == [typed, row]
+    hands.parked(typed)
+    hands.unparked(row)
+    assert hands.paused(0.0) == [row]
+    hands.parked(row)
+    # In its queue all else is paused too, so it may wait here; but not for ever.
+    assert hands.paused(BUFFER_S) == []
+    assert hands.paused(BUFFER_S + 1) == [lane]
+    hands.unparked(lane)
+    scheduler.resume(tenant="whole", tier=Tier.STANDARD)
+    assert start_all(hands) == [lane]
 
 
 def test_what_came_by_a_lost_channel_is_forgotten_and_what_runs_goes_on() -> None:

@@ -21,9 +21,9 @@ QUIET = Lane(group="billing", tier=Tier.STANDARD, tenant="quiet")
 
 class World:
     def __init__(self, *, slots: int = 10) -> None:
-        scheduler = Scheduler(slots)
-        self.lanes = Lanes(prefetch=2, scheduler=scheduler)
-        self.hands = Hands(scheduler, group="billing")
+        self.scheduler = Scheduler(slots)
+        self.lanes = Lanes(prefetch=2, scheduler=self.scheduler)
+        self.hands = Hands(self.scheduler, group="billing")
         self.lanes.learn([BUSY, QUIET], now=0.0)
 
     def deliver(self, lane: Lane, number: int) -> None:
@@ -113,6 +113,30 @@ def test_an_extra_consumer_goes_once_its_tier_is_full_and_another_lane_waits() -
     assert world.lanes.contended(world.hands) == [BUSY.queue]
     assert world.lanes.contended(world.hands) == []
     assert (BUSY.queue, True) not in world.lanes.consumers()
+
+
+def test_an_extra_consumer_stays_while_only_a_paused_lane_waits() -> None:
+    world = World()
+    world.scheduler.pause(tenant=QUIET.tenant)
+    world.deliver(BUSY, 2)
+    world.start()
+    world.lanes.hungry()
+    world.deliver(BUSY, 7)
+    world.deliver(QUIET, 1)
+    world.start()
+    assert world.lanes.contended(world.hands) == []
+    world.scheduler.resume(tenant=QUIET.tenant)
+    assert world.lanes.contended(world.hands) == [BUSY.queue]
+
+
+def test_lanes_that_were_let_go_are_attached_again_at_once() -> None:
+    world = World()
+    world.deliver(BUSY, 2)
+    world.start()
+    world.lanes.hungry()
+    assert sorted(world.lanes.let_go()) == sorted([(BUSY.queue, False), (QUIET.queue, False), (BUSY.queue, True)])
+    assert world.lanes.let_go() == []
+    assert sorted(world.lanes.learn([], now=0.0)) == sorted([BUSY.queue, QUIET.queue])
 
 
 def test_a_lane_is_left_once_nothing_of_it_is_in_hand_and_is_not_found_again() -> None:
