@@ -43,20 +43,22 @@ class ChainName(StrEnum):
 
     OUTBOX = "outbox"
     CONSUMER = "consumer"
-    BOTH = "both"
+    BROKER = "broker"
+    ALL = "all"
 
 
 _CHAINS: Final[dict[ChainName, tuple[migrations.Chain, ...]]] = {
     ChainName.OUTBOX: ("outbox",),
     ChainName.CONSUMER: ("consumer",),
-    ChainName.BOTH: migrations.CHAINS,
+    ChainName.BROKER: ("broker",),
+    ChainName.ALL: migrations.CHAINS,
 }
 
 
 @app.command()
 def migrate(
     *,
-    chain: Annotated[ChainName, typer.Option(help="Which tables; they may live in two databases.")] = ChainName.BOTH,
+    chain: Annotated[ChainName, typer.Option(help="Which tables; they may live in several databases.")] = ChainName.ALL,
     down: Annotated[bool, typer.Option("--down", help="Remove the tables, and everything in them.")] = False,
     sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead; needs no database.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only say whether anything is left to apply.")] = False,

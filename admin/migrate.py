@@ -1,7 +1,7 @@
-"""Both migration chains, applied from the installed package: no ini file, no working directory."""
+"""The migration chains, applied from the installed package: no ini file, no working directory."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -15,12 +15,15 @@ from sqlalchemy import Connection, NullPool, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from migrations.ring import LEDGER_RING, LOG_RING, Ring
+from outbox import queues
 from outbox.shell.database import conninfo, refused, store_errors
 
-Chain = Literal["outbox", "consumer"]
-CHAINS: tuple[Chain, ...] = ("outbox", "consumer")
+Chain = Literal["outbox", "consumer", "broker"]
+CHAINS: tuple[Chain, ...] = ("outbox", "consumer", "broker")
 
-# One number for both chains: two that migrate at once take turns.
+_SCHEMAS: Mapping[Chain, str] = {"outbox": "outbox", "consumer": "consumer", "broker": queues.SCHEMA}
+
+# One number for all chains: two that migrate at once take turns.
 _LOCK = 0x6661697270
 
 
@@ -76,7 +79,7 @@ def status(url: str, *, chains: tuple[Chain, ...] = CHAINS) -> list[Status]:
             Status(
                 chain=chain,
                 current=MigrationContext.configure(
-                    connection, opts={"version_table_schema": chain}
+                    connection, opts={"version_table_schema": _SCHEMAS[chain]}
                 ).get_current_revision(),
                 newest=ScriptDirectory.from_config(_config(chain, None)).get_current_head() or "",
             )

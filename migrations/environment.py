@@ -1,4 +1,4 @@
-"""How both chains run: over a given connection, or as SQL text. Each has its own version table."""
+"""How the chains run: over a given connection, or as SQL text. Each has its own version table."""
 
 from alembic import context
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from alembic.runtime.plugins import Plugin
     from alembic.util import PriorityDispatchResult
 
-SCHEMAS: Final = frozenset({"outbox", "consumer"})
+SCHEMAS: Final = frozenset({"outbox", "consumer", "outbox_broker"})
 
 
 def include_name(name: str | None, type_: str, parent_names: Mapping[str, str | None]) -> bool:  # noqa: ARG001 (Alembic's signature)

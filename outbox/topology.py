@@ -77,3 +77,14 @@ def lane_arguments(kind: QueueKind) -> dict[str, str | int]:
             "x-overflow": "reject-publish",  # at-least-once dead-lettering is refused without it
         }
     return arguments
+
+
+def keys_taking(exchange: str, routing_key: str) -> tuple[str, ...]:
+    """The keys by which a queue may be bound to *exchange* so that *routing_key* reaches it.
+
+    A topic's are the key itself and the patterns whose last word is ``#``: no others are bound here.
+    """
+    if EXCHANGES.get(exchange) != "topic":
+        return (routing_key,)
+    words = routing_key.split(".")
+    return (routing_key, *(".".join([*words[:length], "#"]) for length in range(len(words) + 1)))

@@ -151,6 +151,23 @@ def dump(report: Report) -> Dump:
     return _started(lambda: find_dump(report))
 
 
+@pytest.fixture(scope="session")
+def _queues_database(postgres_node: Postgres) -> Iterator[str]:
+    from admin import migrate  # noqa: PLC0415 (tests that need no database run without it)
+
+    with fresh_database(postgres_node, "queues", template="template0") as dsn:
+        migrate.upgrade(dsn, chains=("broker",))
+        yield dsn
+
+
+@pytest.fixture
+def queues_database(_queues_database: str) -> str:
+    """The URL of a database with the broker's chain alone, and nothing in its tables: one for all, emptied for each."""
+    with psycopg.connect(_queues_database, autocommit=True) as connection:
+        connection.execute("truncate outbox_broker.queue, outbox_broker.message, outbox_broker.lease")
+    return _queues_database
+
+
 # ------------------------------------------------------------------ RabbitMQ
 
 

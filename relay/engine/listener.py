@@ -9,9 +9,10 @@ import structlog
 
 from outbox.backoff import Jitter, backoff_s
 from outbox.errors import OutboxError
+from outbox.schema import WAKE_CHANNEL
+from outbox.shell.notifications import notifications
 from relay.engine.alarm import Alarm
 from relay.gauges import Gauges
-from relay.log.wakes import wakes
 
 log = structlog.get_logger(__name__)
 
@@ -24,7 +25,7 @@ async def listen(url: str, alarm: Alarm, *, within_s: float, gauges: Gauges, rng
     failures = 0
     while True:
         try:
-            async with aclosing(wakes(url, within_s=within_s)) as heard:
+            async with aclosing(notifications(url, WAKE_CHANNEL, name="outbox-relay", within_s=within_s)) as heard:
                 async for _ in heard:
                     gauges.is_listening = True
                     failures = 0

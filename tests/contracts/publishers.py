@@ -1,4 +1,4 @@
-"""Publishers on a broker that a test can look into, cut off and block: memory and RabbitMQ."""
+"""Publishers on a broker that a test can look into, cut off and block: memory, PostgreSQL and RabbitMQ."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -11,13 +11,20 @@ import aiormq
 from aiormq.abc import AbstractChannel
 from pamqp.commands import Basic
 
+from consumer.postgres import claims, leases
+from consumer.postgres.claims import Wish, claim
 from outbox.event import Event, Tier, new_event_id
 from outbox.inprocess import InProcessBroker
 from outbox.naming import Lane
-from outbox.topology import ROLL_CALL_EXCHANGE, QueueKind
+from outbox.queues import standing
+from outbox.queues.session import connect
+from outbox.queues.wakes import call_roll
+from outbox.shell.severed import Connection
+from outbox.topology import ROLL_CALL_EXCHANGE, BoundQueue, QueueKind
 from outbox.wire import Message, decode
 from relay.memory import MemoryPublisher
 from relay.ports import Confirmed, Failed, LaneTopology, Outgoing, Publisher, Settlement
+from relay.postgres.publisher import PostgresPublisher
 from relay.rabbitmq.publisher import RabbitPublisher
 from tests.support.containers import RabbitContainer
 from tests.support.proxy import Proxy
@@ -93,6 +100,59 @@ class MemoryStage:
 
     async def unblock(self) -> None:
         self.broker.block(is_blocked=False)
+
+
+class PostgresStage:
+    """Queues in a migrated database. Its alarm is a full disk, as the server tells of one."""
+
+    def __init__(self, url: str, admin: Connection) -> None:
+        self._admin = admin
+        self.publisher = PostgresPublisher(url=url, body_bytes_max=BODY_BYTES_MAX)
+
+    async def read(self, queue: str) -> Sequence[Message]:
+        token = await leases.begin(self._admin, lease_s=60.0)
+        queue_id = (await standing.ids(self._admin, [queue]))[queue]
+        wish = Wish(queue_id=queue_id, after=0, room=10_000)
+        claimed = await claim(self._admin, token, [wish], dead=[])
+        await claims.settle(self._admin, token, [one.place for one in claimed])
+        return [one.message for one in claimed]
+
+    async def declare_queue(self, queue: str, arguments: Mapping[str, str | int]) -> None:
+        odd = BoundQueue(name=queue, exchange="odd", routing_key=queue, arguments=arguments)
+        assert not await standing.declare(self._admin, [odd])
+
+    async def delete_queue(self, queue: str) -> None:
+        await standing.delete(self._admin, queue)
+
+    async def call_roll(self, group: str) -> None:
+        await call_roll(self._admin, group)
+
+    async def cut(self) -> None:
+        await self._admin.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where application_name like 'outbox-relay%' and datname = current_database()"
+        )
+
+    async def block(self) -> None:
+        await self._admin.execute(
+            """create function full_disk() returns trigger language plpgsql as
+               $$ begin raise exception 'no space left on device' using errcode = 'disk_full'; end $$"""
+        )
+        await self._admin.execute(
+            "create trigger full_disk before insert on outbox_broker.message execute function full_disk()"
+        )
+
+    async def unblock(self) -> None:
+        await self._admin.execute("drop function full_disk cascade")
+
+
+@asynccontextmanager
+async def postgres_stage(url: str) -> AsyncIterator[PostgresStage]:
+    """A stage on the migrated database at *url*."""
+    async with await connect(url, name="stage", within_s=10.0) as admin:
+        stage = PostgresStage(url, admin)
+        yield stage
+        await stage.publisher.close()
 
 
 class RabbitStage:

@@ -7,7 +7,7 @@ import pytest
 from consumer.ports import Broker, LostBecause, Receipt
 from outbox import topology
 from outbox.errors import QueueMismatch
-from tests.support.brokers import BROKER_KINDS, Bench, BrokerKind, a_message, memory_bench, rabbit_bench
+from tests.support.brokers import BROKER_KINDS, Bench, BrokerKind, a_message, memory_bench, postgres_bench, rabbit_bench
 from tests.support.inbox import RecordingInbox
 from tests.support.wait import until
 
@@ -18,6 +18,9 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     if kind == "memory":
         async with memory_bench() as memory:
             yield memory
+    elif kind == "postgres":
+        async with postgres_bench(request.getfixturevalue("queues_database")) as postgres:
+            yield postgres
     else:
         async with rabbit_bench(request.getfixturevalue("vhost"), kind) as rabbit:
             yield rabbit

@@ -1,4 +1,4 @@
-"""What every publisher promises the relay's engine, on the in-process broker and on RabbitMQ."""
+"""What every publisher promises the relay's engine, on every broker that it has an adapter for."""
 
 import asyncio
 import json
@@ -22,6 +22,7 @@ from tests.contracts.publishers import (
     failures,
     lane,
     outgoing,
+    postgres_stage,
     rabbit_stage,
     settle,
 )
@@ -35,19 +36,27 @@ AWKWARD_TENANTS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(params=["memory", "classic", "quorum"])
+@pytest.fixture(params=["memory", "postgres", "classic", "quorum"])
 async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
     if request.param == "memory":
         yield MemoryStage()
+        return
+    if request.param == "postgres":
+        async with postgres_stage(request.getfixturevalue("queues_database")) as postgres:
+            yield postgres
         return
     async with rabbit_stage(request.getfixturevalue("vhost"), queue_kind=request.param) as made:
         yield made
 
 
-@pytest.fixture(params=["memory", "rabbitmq"])
+@pytest.fixture(params=["memory", "postgres", "rabbitmq"])
 async def blockable(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
     if request.param == "memory":
         yield MemoryStage()
+        return
+    if request.param == "postgres":
+        async with postgres_stage(request.getfixturevalue("queues_database")) as postgres:
+            yield postgres
         return
     node = request.getfixturevalue("faulty_rabbit")
     async with rabbit_stage(node.url(), queue_kind="classic", node=node) as made:

@@ -11,17 +11,25 @@ from aiormq.abc import AbstractChannel
 from pamqp import commands
 
 from consumer.memory import MemoryBroker, MemoryExchange
-from consumer.ports import Broker
+from consumer.ports import Broker, Exchange
+from consumer.postgres.broker import postgres_broker
+from consumer.postgres.exchange import PostgresExchange
+from consumer.postgres.wire import Address as PostgresAddress
 from consumer.rabbitmq.broker import rabbitmq_broker
 from consumer.rabbitmq.connection import Address
 from consumer.rabbitmq.exchange import RabbitMQExchange
 from outbox.inprocess import InProcessBroker
-from outbox.topology import QueueKind, lane_arguments
+from outbox.queues import standing
+from outbox.queues.putting import Put, json_headers, put
+from outbox.queues.session import connect as connect_queues
+from outbox.queues.wakes import Wake, wake
+from outbox.shell.severed import Connection
+from outbox.topology import BoundQueue, QueueKind, lane_arguments
 from outbox.wire import Message
 from tests.support.proxy import Proxy
 
-BrokerKind = Literal["memory", "classic", "quorum"]
-BROKER_KINDS: tuple[BrokerKind, ...] = ("memory", "classic", "quorum")
+BrokerKind = Literal["memory", "postgres", "classic", "quorum"]
+BROKER_KINDS: tuple[BrokerKind, ...] = ("memory", "postgres", "classic", "quorum")
 _EXCHANGE = "bench"
 
 
@@ -43,7 +51,7 @@ class Bench(Protocol):
     def broker(self) -> Broker:
         """A new adapter, not started; what a test leaves running is stopped at its end."""
 
-    def exchange(self) -> MemoryExchange | RabbitMQExchange:
+    def exchange(self) -> Exchange:
         """A new exchange adapter; closed at the test's end."""
 
     async def declare(self, queue: str) -> None:
@@ -160,6 +168,58 @@ class RabbitBench:
             headers={name: str(value) for name, value in message.headers.items()},
         )
         await self._admin.basic_publish(message.body, routing_key=queue, properties=properties)
+
+
+class PostgresBench:
+    """Queues in a migrated database."""
+
+    def __init__(self, started: contextlib.AsyncExitStack, url: str, admin: Connection) -> None:
+        self._started = started
+        self._admin = admin
+        self.address = PostgresAddress(url=url, name="bench", lease_s=3.0)
+
+    def broker(self) -> Broker:
+        adapter = postgres_broker(self.address)
+        self._started.push_async_callback(adapter.stop)
+        return adapter
+
+    def exchange(self) -> PostgresExchange:
+        adapter = PostgresExchange(self.address)
+        self._started.push_async_callback(adapter.close)
+        return adapter
+
+    async def declare(self, queue: str) -> None:
+        bound = BoundQueue(name=queue, exchange=_EXCHANGE, routing_key=queue, arguments=lane_arguments("quorum"))
+        assert not await standing.declare(self._admin, [bound])
+
+    async def delete(self, queue: str) -> None:
+        await standing.delete(self._admin, queue)
+
+    async def publish(self, queue: str, messages: Iterable[Message]) -> None:
+        puts = [Put(bound=queue, routing_key=queue, message=one, headers=json_headers(one)) for one in messages]
+        for queue_id in set(await put(self._admin, _EXCHANGE, puts)):
+            assert queue_id is not None
+            await wake(self._admin, [Wake(queue_id=queue_id)])
+
+    async def ready(self, queue: str) -> int:
+        return (await standing.counts(self._admin, [queue]))[queue].ready
+
+    async def break_connections(self) -> None:
+        await self._admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+            " AND datname = current_database()",
+            (self.address.name,),
+        )
+
+
+@contextlib.asynccontextmanager
+async def postgres_bench(url: str) -> AsyncIterator[PostgresBench]:
+    """A bench in the migrated database at *url*."""
+    async with (
+        await connect_queues(url, name="bench's own", within_s=10.0) as admin,
+        contextlib.AsyncExitStack() as started,
+    ):
+        yield PostgresBench(started, url, admin)
 
 
 @contextlib.asynccontextmanager

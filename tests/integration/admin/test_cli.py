@@ -44,20 +44,21 @@ def bare_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 
 
 def test_migrate_goes_up_down_and_up_again_and_says_where_it_stands(bare_command: Command, database: str) -> None:
-    log, ledger = (one.newest for one in migrate.status(database))
-    nothing = f"outbox: nothing, newest {log}\nconsumer: nothing, newest {ledger}\n"
-    behind = "outbox: want the newest revision, got outbox and consumer behind it; run 'outbox migrate'\n"
+    log, ledger, queues = (chain.newest for chain in migrate.status(database))
+    newest = f"outbox: {log}\nconsumer: {ledger}\nbroker: {queues}\n"
+    nothing = f"outbox: nothing, newest {log}\nconsumer: nothing, newest {ledger}\nbroker: nothing, newest {queues}\n"
+    behind = "outbox: want the newest revision, got outbox and consumer and broker behind it; run 'outbox migrate'\n"
     assert bare_command("migrate", "--check") == (CONFIGURATION, nothing + behind)
     assert bare_command("migrate", "--chain", "consumer") == (DONE, f"consumer: {ledger}\n")
     assert (bare_command("migrate", "--check"))[0] == CONFIGURATION
     for _ in range(2):
-        assert bare_command("migrate") == (DONE, f"outbox: {log}\nconsumer: {ledger}\n")
+        assert bare_command("migrate") == (DONE, newest)
     assert (bare_command("migrate", "--check"))[0] == DONE
     code, output = bare_command("migrate", "--down")
     assert (code, _lines(output)) == (USAGE, 1)
     assert bare_command("migrate", "--down", "--chain", "outbox", "--yes") == (DONE, "outbox: nothing\n")
-    assert bare_command("migrate", "--down", "--yes") == (DONE, "outbox: nothing\nconsumer: nothing\n")
-    assert bare_command("migrate") == (DONE, f"outbox: {log}\nconsumer: {ledger}\n")
+    assert bare_command("migrate", "--down", "--yes") == (DONE, "outbox: nothing\nconsumer: nothing\nbroker: nothing\n")
+    assert bare_command("migrate") == (DONE, newest)
 
 
 def test_the_printed_sql_is_all_that_a_database_needs(bare_command: Command, database: str) -> None:
@@ -93,8 +94,8 @@ def test_migrate_says_in_one_sentence_what_its_user_may_not_do(bare_command: Com
     ("arguments", "changes", "code", "says"),
     [
         (["frobnicate"], {}, USAGE, "No such command 'frobnicate'"),
-        (["migrate", "--chain", "both", "--nope"], {}, USAGE, "No such option: --nope"),
-        (["migrate", "--chain", "third"], {}, USAGE, "'third' is not one of 'outbox', 'consumer', 'both'"),
+        (["migrate", "--chain", "all", "--nope"], {}, USAGE, "No such option: --nope"),
+        (["migrate", "--chain", "third"], {}, USAGE, "'third' is not one of 'outbox', 'consumer', 'broker', 'all'"),
         (["migrate", "--check", "--down"], {}, USAGE, "--check goes with neither --down nor --sql"),
         (["migrate"], {"DATABASE_URL": ""}, CONFIGURATION, "OUTBOX_DATABASE_URL or DATABASE_URL: missing"),
         (["migrate"], {"DATABASE_URL": "mysql://x/y"}, CONFIGURATION, "want postgresql://user:password@host"),

@@ -1,4 +1,4 @@
-"""Both migration chains: up, down and up again, as calls and as SQL text, on empty and on used databases."""
+"""The migration chains: up, down and up again, as calls and as SQL text, on empty and on used databases."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -19,21 +19,23 @@ from tests.integration.outbox.shop import OrderPlaced
 _CATALOGUE = """
     select 'column', c.table_schema, c.table_name, c.column_name || ' ' || c.ordinal_position,
         concat_ws(' ', c.udt_name, c.is_nullable, c.column_default, c.is_identity)
-    from information_schema.columns c where c.table_schema in ('outbox', 'consumer')
+    from information_schema.columns c where c.table_schema in ('outbox', 'consumer', 'outbox_broker')
     union all
     select 'relation', n.nspname, r.relname, r.relkind::text,
         concat_ws(' ', r.reloptions::text, r.relacl::text, pg_get_expr(r.relpartbound, r.oid))
-    from pg_class r join pg_namespace n on n.oid = r.relnamespace where n.nspname in ('outbox', 'consumer')
+    from pg_class r join pg_namespace n on n.oid = r.relnamespace
+    where n.nspname in ('outbox', 'consumer', 'outbox_broker')
     union all
     select 'constraint', n.nspname, r.relname, c.conname, pg_get_constraintdef(c.oid)
     from pg_constraint c join pg_class r on r.oid = c.conrelid join pg_namespace n on n.oid = r.relnamespace
-    where n.nspname in ('outbox', 'consumer')
+    where n.nspname in ('outbox', 'consumer', 'outbox_broker')
     union all
     select 'index', i.schemaname, i.tablename, i.indexname, i.indexdef
-    from pg_indexes i where i.schemaname in ('outbox', 'consumer')
+    from pg_indexes i where i.schemaname in ('outbox', 'consumer', 'outbox_broker')
     union all
     select 'function', n.nspname, p.proname, p.proacl::text, pg_get_functiondef(p.oid)
-    from pg_proc p join pg_namespace n on n.oid = p.pronamespace where n.nspname in ('outbox', 'consumer')
+    from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+    where n.nspname in ('outbox', 'consumer', 'outbox_broker')
     union all
     select 'group', 'outbox', g.group_name, count(*)::text, ''
     from outbox.consumer_group g join outbox.bucket b using (group_name) group by g.group_name
@@ -41,10 +43,10 @@ _CATALOGUE = """
 """
 _ANYTHING_LEFT = """
     select n.nspname || '.' || r.relname from pg_class r join pg_namespace n on n.oid = r.relnamespace
-    where n.nspname in ('outbox', 'consumer') and r.relname not like 'alembic_version%'
+    where n.nspname in ('outbox', 'consumer', 'outbox_broker') and r.relname not like 'alembic_version%'
     union all
     select n.nspname || '.' || p.proname from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-    where n.nspname in ('outbox', 'consumer')
+    where n.nspname in ('outbox', 'consumer', 'outbox_broker')
 """
 
 
@@ -71,8 +73,8 @@ def use(dsn: str) -> None:
     engine.dispose()
 
 
-def test_both_chains_go_up_down_and_up_on_an_empty_database(database: str) -> None:
-    assert positions(database) == [None, None]
+def test_the_chains_go_up_down_and_up_on_an_empty_database(database: str) -> None:
+    assert positions(database) == [None, None, None]
     migrate.upgrade(database)
     first = run(database, _CATALOGUE)
     migrate.upgrade(database)
@@ -81,13 +83,13 @@ def test_both_chains_go_up_down_and_up_on_an_empty_database(database: str) -> No
 
     migrate.downgrade(database)
     assert run(database, _ANYTHING_LEFT) == []
-    assert positions(database) == [None, None]
+    assert positions(database) == [None, None, None]
 
     migrate.upgrade(database)
     assert run(database, _CATALOGUE) == first
 
 
-def test_both_chains_go_down_and_up_on_a_used_database(database: str) -> None:
+def test_the_chains_go_down_and_up_on_a_used_database(database: str) -> None:
     migrate.upgrade(database)
     first = run(database, _CATALOGUE)
     use(database)

@@ -16,12 +16,13 @@ def test_a_test_gets_an_empty_database_of_its_own(database: str) -> None:
     assert row == (0,)
 
 
-def test_a_migrated_database_has_both_chains(migrated_database: str) -> None:
+def test_a_migrated_database_has_every_chain(migrated_database: str) -> None:
     with psycopg.connect(migrated_database) as connection:
         rows = connection.execute(
-            "select distinct table_schema from information_schema.tables where table_schema in ('outbox', 'consumer')"
+            """select distinct table_schema from information_schema.tables
+               where table_schema in ('outbox', 'consumer', 'outbox_broker')"""
         ).fetchall()
-    assert sorted(rows) == [("consumer",), ("outbox",)]
+    assert sorted(rows) == [("consumer",), ("outbox",), ("outbox_broker",)]
 
 
 def test_a_database_goes_although_a_two_phase_transaction_was_left(postgres_node: Postgres) -> None:

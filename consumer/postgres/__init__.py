@@ -1,0 +1,1 @@
+"""The broker and exchange ports on queues in PostgreSQL."""

@@ -1,0 +1,1 @@
+"""The ``broker`` chain: queues in PostgreSQL, for who runs without RabbitMQ."""

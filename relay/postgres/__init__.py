@@ -1,0 +1,1 @@
+"""The relay's publisher and topology on queues in PostgreSQL."""
