@@ -7,7 +7,8 @@ What handlers are written with:
 
 from consumer.api import Consumer
 from consumer.context import Context
-from consumer.decide.failure import Policy
+from consumer.decide.policy import Breaker, Budget, Policy
+from consumer.decide.rules import HttpStatus, PauseHandler, PauseLane, Rule, SqlState
 from consumer.outcome import (
     Dead,
     DeadCategory,
@@ -21,10 +22,13 @@ from consumer.outcome import (
     Throttled,
 )
 from consumer.ports import Alert, AlertKind
+from outbox.backoff import Jitter
 
 __all__ = [
     "Alert",
     "AlertKind",
+    "Breaker",
+    "Budget",
     "Consumer",
     "Context",
     "Dead",
@@ -32,10 +36,16 @@ __all__ = [
     "DeadLetter",
     "Done",
     "Drop",
+    "HttpStatus",
+    "Jitter",
     "Outcome",
+    "PauseHandler",
+    "PauseLane",
     "Policy",
     "Retry",
     "RetryLater",
+    "Rule",
     "Snooze",
+    "SqlState",
     "Throttled",
 ]

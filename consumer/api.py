@@ -1,9 +1,10 @@
 """What an app declares: a consumer, and the handlers that it runs."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, ParamSpec, TypeAlias, TypeVar
 
-from consumer.decide.failure import Policy
+from consumer.decide.policy import Policy
+from consumer.decide.rules import Rule, check_rules
 from consumer.ports import Alert
 from consumer.registry import Registry, read_handler
 from outbox.errors import ConfigError
@@ -35,6 +36,7 @@ class Consumer:
         *,
         database: str | None = None,
         policy: Policy | None = None,
+        rules: Sequence[Rule] = (),
         deadline_s: float = DEADLINE_S,
         skips_dead: bool = False,
     ) -> None:
@@ -44,6 +46,8 @@ class Consumer:
             group: which reader of the log this is; every process with the same name shares the work.
             database: where ledger and handlers' writes are; the process's setting, if not given here.
             policy: how long a failing event is tried again, where a handler does not say.
+            rules: what follows from errors that the app knows better, asked after a handler's own; the first that
+                matches decides, and the built-in classes are asked last.
             deadline_s: how long one attempt may take, where a handler does not say.
             skips_dead: whether the events behind a dead-lettered one with the same ordering key are handled all the
                 same. By default they wait until it is replayed or discarded.
@@ -57,6 +61,7 @@ class Consumer:
         self.registry = Registry()
         self.alert_hooks: list[AlertHook] = []
         self._policy = policy if policy is not None else Policy()
+        self._rules = check_rules(rules, of=f"consumer {group}")
         self._deadline_s = deadline_s
 
     def on_alert(self, hook: _H) -> _H:
@@ -73,6 +78,7 @@ class Consumer:
         *,
         name: str | None = None,
         policy: Policy | None = None,
+        rules: Sequence[Rule] = (),
         deadline_s: float | None = None,
     ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         """Handle events of the type *event*, a model or a type's name. The function itself stays as it is.
@@ -86,6 +92,7 @@ class Consumer:
             name: what the ledger knows the handler by; renaming it makes it another handler, which has handled
                 nothing yet. The function's qualified name by default.
             policy: how long a failing event is tried again.
+            rules: what follows from errors of this handler, asked before the consumer's own.
             deadline_s: how long one attempt may take.
 
         Raises:
@@ -94,6 +101,8 @@ class Consumer:
         if not (isinstance(event, str) or (isinstance(event, type) and issubclass(event, EventModel))):
             raise ConfigError(f"on: want an EventModel or a type's name, got {event!r}")
 
+        own_rules = check_rules(rules, of="on")
+
         def register(function: Callable[_P, _R]) -> Callable[_P, _R]:
             handler = read_handler(
                 function,
@@ -101,6 +110,7 @@ class Consumer:
                 name=name,
                 policy=policy if policy is not None else self._policy,
                 deadline_s=deadline_s if deadline_s is not None else self._deadline_s,
+                rules=(*own_rules, *self._rules),
             )
             self.registry.add(handler)
             return function

@@ -1,7 +1,7 @@
 """Which handlers there are, and what each asks for, read from its annotations when it is decorated."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import FunctionType
@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from consumer.context import Context
-from consumer.decide.failure import Policy
+from consumer.decide.policy import Policy
+from consumer.decide.rules import Rule
 from outbox.errors import ConfigError, InvalidEvent
 from outbox.event import Event, EventModel
 from outbox.naming import check_type
@@ -35,7 +36,10 @@ _PAYLOADS: Final = frozenset({Role.MODEL, Role.EVENT, Role.MAPPING})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """One function that handles events of one type. *name* is part of its identity in the ledger."""
+    """One function that handles events of one type. *name* is part of its identity in the ledger.
+
+    *rules* are its own and then its consumer's: the first that matches an error decides.
+    """
 
     name: str
     event_type: str
@@ -45,6 +49,7 @@ class Handler:
     model: type[EventModel] | None
     policy: Policy
     deadline_s: float
+    rules: tuple[Rule, ...] = ()
 
     @property
     def wants_session(self) -> bool:
@@ -85,6 +90,7 @@ def read_handler(
     name: str | None,
     policy: Policy,
     deadline_s: float,
+    rules: Sequence[Rule] = (),
 ) -> Handler:
     """Return what *function* is as a handler of *event*.
 
@@ -116,6 +122,7 @@ def read_handler(
         model=model if model is not None else (event if isinstance(event, type) else None),
         policy=policy,
         deadline_s=deadline_s,
+        rules=tuple(rules),
     )
 
 

@@ -15,7 +15,7 @@ from itertools import islice
 from types import FrameType, TracebackType
 from typing import Final
 
-from consumer.decide.failure import chain, sqlstate_of
+from consumer.decide.causes import chain, sqlstate_of
 
 MESSAGE_CHARS_MAX: Final = 512
 _NAME_CHARS_MAX: Final = 200

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from consumer.decide.failure import chain
+from consumer.decide.causes import chain
 from consumer.decide.redaction import MESSAGE_CHARS_MAX, printable, redact, summarise
 
 _TRACE_CHARS_MAX: Final = 16_384

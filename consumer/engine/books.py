@@ -8,18 +8,21 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from typing import assert_never
 from uuid import UUID
 
 import psycopg
 
+from consumer.decide.control import Scope, Source
 from consumer.decide.delivery import Body, Refused, read_body
 from consumer.decide.order import Turn
 from consumer.decide.redaction import payload_values
 from consumer.decide.report import Report, report_of, sentence
+from consumer.decide.rules import Pause, PauseHandler, PauseLane
 from consumer.engine.item import Item
 from consumer.engine.verdict import Buried, Fate, Finished, Pending, entries_of, lets_key_pass
 from consumer.outcome import DeadCategory
-from consumer.store import dead, gate, work
+from consumer.store import control, dead, gate, work
 from consumer.store.connection import SlotConnection
 from consumer.store.dead import NewDead
 from consumer.store.ledger import Entry, Ledger, State
@@ -61,6 +64,9 @@ class Books:
             for fate in fates:
                 if isinstance(fate, Buried):
                     await dead.put(connection, self._letter(item, fate))
+            for fate in fates:
+                if isinstance(fate, Pending) and fate.pause is not None:
+                    await self._pause(connection, item, fate.handler, fate.pause)
         return fates
 
     async def refuse(self, slot: SlotConnection, item: Item, refused: Refused) -> None:
@@ -164,11 +170,31 @@ class Books:
                 attempts=max(fate.attempts for fate in pending),
                 handlers=tuple(fate.handler for fate in pending),
                 last_error=None if failed is None else report_for(item, failed.what or "").message,
+                is_failing=any(fate.is_failing for fate in pending),
             )
             # What only has to wait must not undo the row that another delivery of it has written.
             await (work.put if is_retry else work.park)(connection, [row], owner=item.owner)
         elif item.owner is not None:
             await work.finish(connection, self._group, [event.id], owner=item.owner)
+
+    async def _pause(self, connection: Connection, item: Item, handler: str, pause: Pause) -> None:
+        """Let every process of the group pause what a rule wants paused."""
+        match pause:
+            case PauseLane():
+                scope = Scope(tenant=item.lane.tenant, tier=item.lane.tier)
+            case PauseHandler():
+                scope = Scope(handler=handler)
+            case _:
+                assert_never(pause)
+        await control.pause(
+            connection,
+            self._group,
+            scope,
+            actor=f"rule of {handler}",
+            reason="an error that a rule pauses for",
+            source=Source.POLICY,
+            for_s=pause.for_s,
+        )
 
     def _letter(self, item: Item, buried: Buried) -> NewDead:
         report = report_for(item, buried.what)

@@ -1,6 +1,5 @@
 """The control table, as one process follows it: what is paused, and who has which weight."""
 
-import asyncio
 import time
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -40,13 +39,9 @@ class Weights:
 
 
 class Controls:
-    """What the table says of one group, applied to one scheduler, and read again every second.
-
-    *changed* is to be set where the table was written here, so that it is read at once.
-    """
+    """What the table says of one group, applied to one scheduler, and read again every second."""
 
     def __init__(self, *, group: str, registry: Registry, desk: Desk, scheduler: Scheduler, weights: Weights) -> None:
-        self.changed = asyncio.Event()
         self._group = group
         self._registry = registry
         self._desk = desk

@@ -41,7 +41,7 @@ class Engine:
 
     *store_ok* is set while the database answers; nothing starts while it does not. *work_stored* and *dead_stored* are
     set when there is something for the pump to do at once; *passed* are the keys that moved on since *key_passed* was.
-    *alarm* is where alerts are raised.
+    *control_written* is set when a rule has paused something. *alarm* is where alerts are raised.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Engine:
         self.key_passed = asyncio.Event()
         self.work_stored = asyncio.Event()
         self.dead_stored = asyncio.Event()
+        self.control_written = asyncio.Event()
         self.store_ok = asyncio.Event()
         self.store_ok.set()
         self.store_lost = asyncio.Event()
@@ -157,6 +158,8 @@ class Engine:
             self.work_stored.set()
         if settled.outcome == "dead":
             self.dead_stored.set()
+        if settled.has_paused:
+            self.control_written.set()
 
     def acknowledge(self, receipt: Receipt) -> None:
         """Acknowledge, together with all that is acknowledged within 2 ms; a slot that finds no work waits for none."""

@@ -14,8 +14,9 @@ from consumer.api import Consumer
 from consumer.decide.delivery import Body, Refused, read_body
 from consumer.decide.horizon import is_within
 from consumer.decide.order import Turn
+from consumer.decide.rules import Pause, PauseLane
 from consumer.engine.alarm import Alarm
-from consumer.engine.attempt import Attempts, Early, Handled, Interrupted, Job, Raised
+from consumer.engine.attempt import Attempts, Early, Handled, Interrupted, Job, Known, Raised, Returned
 from consumer.engine.books import Books, report_for
 from consumer.engine.item import Item
 from consumer.engine.slot import Slot
@@ -54,11 +55,13 @@ class Settled:
     """All that follows is stored: the broker may hear of it. *outcome* names it in logs and counts.
 
     *passed* is the key that moved on, and to which number; *due_in_s* is when its work row is due, if it has one.
+    *has_paused*: the control table says so too.
     """
 
     outcome: str
     passed: tuple[Key, int] | None = None
     due_in_s: float | None = None
+    has_paused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,14 +195,19 @@ class Path:
                 return Held(turn=result.turn)
             if isinstance(result, Interrupted):
                 result = self._judge_interruption(item, result)
-            fates = [*fates, fate_of(handler, result, elapsed_s=self._elapsed_s(item), rng=self._rng)]
+            fates = [*fates, self._fate(item, handler, result)]
             is_closed = isinstance(result, Handled) and job.is_last
         if not (is_closed or _says_nothing_new(item, event, fates)):
             fates = await self._books.close(slot.connection, item, event, fates)
             for fate in fates:
                 if isinstance(fate, Buried):
                     self._alert(item, fate.category, handler=fate.handler)
+                elif isinstance(fate, Pending) and fate.pause is not None:
+                    self._alert_pause(item, event, fate, fate.pause)
         return self._told(item, event, fates)
+
+    def _fate(self, item: Item, handler: Handler, result: Handled | Known | Early | Returned | Raised) -> Fate:
+        return fate_of(handler, result, elapsed_s=self._elapsed_s(item), now=self._now(), rng=self._rng)
 
     def _judge_interruption(self, item: Item, result: Interrupted) -> Raised:
         """Blame the handler once its connection was lost too often; until then nobody is charged."""
@@ -211,10 +219,10 @@ class Path:
         )
 
     def _elapsed_s(self, item: Item) -> float:
-        """Since the first attempt; before one failed, that is now."""
-        if item.row is None or item.row.attempts == 0:
+        """Since the first failure; before one, that is now."""
+        if item.row is None or item.is_replay or item.row.failing_since is None:
             return 0.0
-        return (self._now() - item.row.waiting_since).total_seconds()
+        return (self._now() - item.row.failing_since).total_seconds()
 
     def _alert(self, item: Item, category: DeadCategory, *, handler: str | None = None) -> None:
         """Raise an alert where one more dead letter of *category* is worth a person's time by itself."""
@@ -223,6 +231,17 @@ class Path:
             event_type = item.envelope.type if isinstance(item.envelope, Event) else None
             self._alarm.sound(kind, text, tenant=item.lane.tenant, event_type=event_type, handler=handler)
 
+    def _alert_pause(self, item: Item, event: Event, fate: Pending, pause: Pause) -> None:
+        what = "a lane" if isinstance(pause, PauseLane) else "a handler"
+        until = "until somebody resumes it" if pause.for_s is None else f"for {pause.for_s:g} s"
+        self._alarm.sound(
+            AlertKind.PAUSED,
+            f"a rule paused {what} {until}",
+            tenant=item.lane.tenant if isinstance(pause, PauseLane) else None,
+            event_type=event.type,
+            handler=fate.handler,
+        )
+
     def _told(self, item: Item, event: Event, fates: Sequence[Fate]) -> Settled:
         passes = event.ordering is not None and lets_key_pass(fates, skips_dead=self._skips_dead)
         waits = [fate.wait_s for fate in fates if isinstance(fate, Pending)]
@@ -230,6 +249,7 @@ class Path:
             outcome=_name(fates),
             passed=self._number(event) if passes else None,
             due_in_s=max(waits) if waits else None,
+            has_paused=any(isinstance(fate, Pending) and fate.pause is not None for fate in fates),
         )
         return self._tell(item, settled, **_details(item, fates))
 
@@ -271,6 +291,8 @@ def _name(fates: Sequence[Fate]) -> str:
         return "dead"
     if any(isinstance(fate, Pending) for fate in fates):
         return "retry"
+    if any(isinstance(fate, Finished) and fate.why is not None for fate in fates):
+        return "dropped"
     if any(isinstance(fate, Finished) and fate.is_new for fate in fates):
         return "done"
     return "duplicate"
@@ -287,6 +309,8 @@ def _details(item: Item, fates: Sequence[Fate]) -> dict[str, object]:
             case Buried(handler=handler, category=category, attempts=attempts, what=what):
                 details |= {"handler": handler, "category": category.value, "attempts": attempts}
                 details["error"] = report_for(item, what).message
+            case Finished(handler=handler, why=str(why)):
+                details |= {"handler": handler, "reason": report_for(item, why).message}
             case Finished() | Elsewhere():
                 pass
     return details

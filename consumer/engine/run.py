@@ -217,7 +217,7 @@ def _jobs(parts: _Parts) -> list[Coroutine[object, object, None]]:
         engine.feed(),
         pump.watch(),
         again(lambda: lease.renew(engine)),
-        again(lambda: controls.follow(engine), wake=controls.changed),
+        again(lambda: controls.follow(engine), wake=engine.control_written),
         again(pump.take, wake=engine.work_stored),
         again(pump.move_keys, wake=engine.key_passed),
         again(pump.relieve),

@@ -37,7 +37,8 @@ class NewWork:
     """An event to keep. It is due *delay_s* after now on the database's clock, but never before *not_before*.
 
     *handlers* are those not yet done: ``None`` is every handler of its type, empty is none, a **void**: it waits
-    for its turn only to move its key on. *attempts* counts those that were spent.
+    for its turn only to move its key on. *attempts* counts those that were spent. *is_failing*
+    says that an attempt failed: the row keeps since when.
     """
 
     group: str
@@ -49,11 +50,15 @@ class NewWork:
     attempts: int = 0
     handlers: tuple[str, ...] | None = None
     last_error: str | None = None
+    is_failing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkRow:
-    """An event that waits. *handlers* as in ``NewWork``; *waiting_since* is when the row was first written."""
+    """An event that waits. *handlers* as in ``NewWork``; *waiting_since* is when the row was first written.
+
+    *failing_since* is when the first of an unbroken line of attempts failed.
+    """
 
     group: str
     event_id: UUID
@@ -65,6 +70,7 @@ class WorkRow:
     owner: UUID | None
     waiting_since: datetime
     last_error: str | None
+    failing_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,12 +207,13 @@ def _new_values(row: NewWork) -> tuple[object, ...]:
         row.attempts,
         None if row.handlers is None else list(row.handlers),
         None if row.last_error is None else stored_message.storable(row.last_error),
+        row.is_failing,
         *stored_message.parameters(row.stored),
     )
 
 
 def _row(columns: TupleRow) -> WorkRow:
-    group, event_id, reason, due_at, attempts, handlers, owner, since, last_error, *message = columns
+    group, event_id, reason, due_at, attempts, handlers, owner, since, last_error, failing, *message = columns
     return WorkRow(
         group=group,
         event_id=event_id,
@@ -218,6 +225,7 @@ def _row(columns: TupleRow) -> WorkRow:
         owner=owner,
         waiting_since=since,
         last_error=last_error,
+        failing_since=failing,
     )
 
 
@@ -233,15 +241,17 @@ def _compose(query: sql.SQL, *, condition: sql.SQL | None = None) -> bytes:
 
 _WRITE: Final = sql.SQL("""
     INSERT INTO consumer.work AS w (
-        group_name, event_id, reason, due_at, attempts, handlers, last_error, {columns}
+        group_name, event_id, reason, due_at, attempts, handlers, last_error, failing_since, {columns}
     ) VALUES (
         %s, %s, %s,
         greatest(clock_timestamp() + make_interval(secs => %s), %s::timestamptz),
-        %s, %s::text[], %s, {places}
+        %s, %s::text[], %s, CASE WHEN %s THEN clock_timestamp() END, {places}
     )
     ON CONFLICT (group_name, event_id) DO UPDATE SET
         reason = excluded.reason, due_at = excluded.due_at, attempts = excluded.attempts,
-        handlers = excluded.handlers, last_error = excluded.last_error, owner = NULL
+        handlers = excluded.handlers, last_error = excluded.last_error, owner = NULL,
+        failing_since = CASE WHEN excluded.reason <> 'retry' OR excluded.failing_since IS NOT NULL
+            THEN coalesce(CASE WHEN w.reason <> 'replay' THEN w.failing_since END, excluded.failing_since) END
     WHERE {condition}
     RETURNING w.event_id
 """)
@@ -285,7 +295,7 @@ _TAKE_DUE: Final = _compose(
     UPDATE consumer.work w SET owner = %(owner)s
     WHERE w.group_name = %(group)s AND w.event_id = ANY(ARRAY(SELECT event_id FROM taken))
     RETURNING w.group_name, w.event_id, w.reason, w.due_at, w.attempts, w.handlers, w.owner, w.created_at,
-              w.last_error, {of_row}
+              w.last_error, w.failing_since, {of_row}
     """)
 )
 

@@ -1,5 +1,6 @@
 """The pages tell what the code does."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -8,6 +9,10 @@ from pydantic import BaseModel
 
 from admin.settings import PREFIX as ADMIN_PREFIX
 from admin.settings import AdminSettings
+from consumer import AlertKind, Policy
+from consumer.decide.classify import SQLSTATES
+from consumer.decide.failure import FailureCategory
+from consumer.decide.http_errors import STATUSES
 from consumer.settings import PREFIX as CONSUMER_PREFIX
 from consumer.settings import ConsumerSettings
 from relay.settings import PREFIX as RELAY_PREFIX
@@ -42,6 +47,35 @@ def of_code(model: type[BaseModel], prefix: str) -> dict[str, str]:
 )
 def test_every_setting_is_documented_with_its_default(section: str, model: type[BaseModel], prefix: str) -> None:
     assert documented(section) == of_code(model, prefix)
+
+
+def rows_of(page: str, header: str) -> list[list[str]]:
+    """The cells of the table under *header*, a row's first cell without its backticks."""
+    text = (ROOT / "docs" / page).read_text().split(f"| {header} |")[1].split("\n\n")[0]
+    rows = [[cell.strip().strip("`") for cell in line.strip("| ").split(" | ")] for line in text.splitlines()[2:]]
+    return [row for row in rows if row[0] != "any other"]
+
+
+def test_what_errors_mean_is_documented_as_it_is() -> None:
+    states = [(row[0], row[1]) for row in rows_of("failures.md", "SQLSTATE")]
+    statuses = [(row[0], row[1]) for row in rows_of("failures.md", "HTTP status")]
+    assert states == [(pattern, category.value) for pattern, category in SQLSTATES]
+    assert statuses == [(pattern, category.value) for pattern, category in STATUSES]
+    assert {row[0] for row in rows_of("failures.md", "category")} == set(FailureCategory)
+
+
+def test_the_fields_of_a_policy_are_documented_with_their_defaults() -> None:
+    told = {row[0]: row[1].strip("`") for row in rows_of("failures.md", "field")}
+    fields = {field.name: field.default for field in dataclasses.fields(Policy)}
+    assert (
+        told.items()
+        <= {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in fields.items()}.items()
+    )
+
+
+def test_every_alert_is_documented_with_its_level() -> None:
+    told = {row[0]: row[1] for row in rows_of("failures.md", "kind")}
+    assert told.items() <= {kind.value: "error" if kind.is_error else "warning" for kind in AlertKind}.items()
 
 
 @pytest.mark.parametrize(

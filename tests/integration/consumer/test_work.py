@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -282,3 +283,27 @@ async def test_groups_do_not_see_each_others_rows(connection: Connection) -> Non
     await work.put(connection, [new_work(event), new_work(event, group="shipping")])
     assert len(await take(connection)) == 1
     assert [count.owned for count in await work.counts(connection, "shipping")] == [0]
+
+
+async def test_a_row_tells_since_when_its_attempts_have_failed_however_long_it_waited_before(
+    connection: Connection,
+) -> None:
+    event = an_event()
+
+    async def written(reason: Reason, *, is_failing: bool = False) -> datetime | None:
+        row = replace(new_work(event), reason=reason, is_failing=is_failing)
+        await work.put(connection, [row], owner=ME)
+        (found,) = await take(connection)
+        return found.failing_since
+
+    assert await written(Reason.WAITING) is None
+    assert await written(Reason.RETRY) is None  # on request: nothing failed
+    since = await written(Reason.RETRY, is_failing=True)
+    assert since is not None
+    assert await written(Reason.HELD) == since
+    assert await written(Reason.RETRY, is_failing=True) == since
+    await connection.execute("UPDATE consumer.work SET reason = 'replay'")
+    again = await written(Reason.RETRY, is_failing=True)
+    assert again is not None
+    assert again > since
+    assert await written(Reason.RETRY) is None

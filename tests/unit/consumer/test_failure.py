@@ -8,17 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from consumer.decide.failure import (
-    Failure,
-    FailureCategory,
-    GiveUp,
-    Policy,
-    TryAgain,
-    classify,
-    decide,
-    failure_of,
-    sqlstate_of,
-)
+from consumer import Policy
+from consumer.decide.causes import sqlstate_of
+from consumer.decide.classify import classify, failure_of
+from consumer.decide.failure import Failure, FailureCategory, GiveUp, TryAgain, decide
 from consumer.outcome import Dead, DeadCategory, DeadLetter, Retry, RetryLater, Throttled
 from outbox.errors import InvalidEvent, LeaseLost, SchemaMissing, StoreUnavailable
 

@@ -33,7 +33,7 @@ def test_what_was_handled_or_is_known_to_be_is_finished() -> None:
     assert fate(Known(state=State.DONE)) == Finished(handler="bill", state=State.DONE, is_new=False)
     assert fate(Known(state=State.SKIPPED)) == Finished(handler="bill", state=State.SKIPPED, is_new=False)
     dropped = fate(Returned(attempt=1, outcome=Drop(reason="old")))
-    assert dropped == Finished(handler="bill", state=State.SKIPPED, is_new=True)
+    assert dropped == Finished(handler="bill", state=State.SKIPPED, is_new=True, why="old")
 
 
 @pytest.mark.parametrize("state", [State.RETRY, State.DEAD])
