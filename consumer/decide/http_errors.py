@@ -202,6 +202,6 @@ def _header(headers: object, name: str) -> str | None:
 def _date(text: str) -> datetime | None:
     try:
         found = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):  # an absurd offset or year
         return None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
