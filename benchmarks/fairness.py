@@ -25,6 +25,7 @@ from benchmarks.fairness_child import HANDLER_S
 from benchmarks.raw_amqp import RawConnection, publish_frames
 from benchmarks.relay_process import declare_lanes
 from benchmarks.servers import Servers, servers
+from consumer.settings import ALL_TIERS
 from outbox.event import Event, Tier
 from outbox.naming import Lane
 from outbox.schema import DEFAULT_GROUP
@@ -83,7 +84,7 @@ class Consumers:
 
 @asynccontextmanager
 async def consumers(
-    given: Servers, *, processes: int = 1, which: str = "ours", argument: str = ""
+    given: Servers, *, processes: int = 1, which: str = "ours", argument: str = ALL_TIERS
 ) -> AsyncIterator[Consumers]:
     """That many processes, each attached to every lane of its tiers."""
     found = Consumers()
@@ -181,7 +182,7 @@ class Bench:
             self.waits_ms.setdefault(name, []).extend(running.waits_ms(mine))
             print(f"{name}: p99 {self.p99_ms(name)} ms", file=sys.stderr)
 
-    async def drain(self, name: str, mine: Sequence[Lane], *, which: str = "ours", argument: str = "") -> None:
+    async def drain(self, name: str, mine: Sequence[Lane], *, which: str = "ours", argument: str = ALL_TIERS) -> None:
         """Have what waits in *mine* drained."""
         async with consumers(self.given, which=which, argument=argument) as running:
             await self._warm(running, mine)

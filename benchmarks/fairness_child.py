@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import aio_pika
 from psycopg_pool import AsyncConnectionPool
@@ -16,9 +17,11 @@ from psycopg_pool import AsyncConnectionPool
 from benchmarks.baselines import PLAIN_INSERT, make_plain_ledger
 from consumer import Consumer
 from consumer.engine.run import Readiness, run_consumer
+from consumer.limits import Limits
 from consumer.rabbitmq.broker import rabbitmq_broker
 from consumer.rabbitmq.connection import Address
 from consumer.rabbitmq.exchange import RabbitMQExchange
+from consumer.settings import read_tiers
 from outbox.event import Event
 from outbox.schema import DEFAULT_GROUP
 from outbox.shell.logs import configure
@@ -81,6 +84,7 @@ async def main(which: str, database_url: str, rabbitmq_url: str, argument: str) 
             RabbitMQExchange(address),
             database_url,
             stop=stop,
+            limits=replace(Limits(), tiers=read_tiers(argument)),
             queue_kind="classic",
             readiness=readiness,
         )

@@ -9,7 +9,7 @@ import typer
 
 from consumer.api import Consumer
 from consumer.app import load_consumer
-from consumer.settings import PREFIX, ConsumerSettings, StatusSettings
+from consumer.settings import PREFIX, ConsumerSettings, StatusSettings, read_tiers
 from outbox.errors import BrokerUnavailable, ConfigError
 from outbox.shell.exits import run_cli
 from outbox.shell.settings import load, shown
@@ -24,6 +24,21 @@ app: Final = typer.Typer(
 _ADDRESSES: Final = tuple(
     prefix + name for prefix in (PREFIX, "OUTBOX_", "") for name in ("DATABASE_URL", "RABBITMQ_URL")
 )
+
+
+def _check_tiers(text: str | None) -> str | None:
+    try:
+        return text if text is None else ",".join(tier.label for tier in read_tiers(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+Tiers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIER,...", callback=_check_tiers, help="Serve these alone, as in interactive; else by the setting."
+    ),
+]
 AppName = Annotated[str, typer.Argument(metavar="APP", help="Where the Consumer is, as in shop.billing:consumer.")]
 
 
@@ -34,11 +49,12 @@ def run(
     processes: Annotated[
         int | None, typer.Option(min=1, max=64, help="How many, each with its own slots; else by the setting.")
     ] = None,
+    tiers: Tiers = None,
 ) -> int:
     """Handle events until SIGTERM, then finish what runs and end; a second SIGTERM ends it at once."""
     from consumer.process import run_process, run_supervisor
 
-    settings = _settings()
+    settings = _settings(tiers)
     count = processes if processes is not None else settings.processes
     if count > 1:
         return asyncio.run(run_supervisor(app_name, settings, processes=count))
@@ -46,11 +62,11 @@ def run(
 
 
 @app.command(hidden=True)
-def worker(app_name: AppName, number: int, descriptor: int) -> int:
+def worker(app_name: AppName, number: int, descriptor: int, *, tiers: Tiers = None) -> int:
     """Be one of several processes; ``run --processes`` starts it."""
     from consumer.process import run_worker
 
-    return asyncio.run(run_worker(_load(app_name), _settings(), number=number, descriptor=descriptor))
+    return asyncio.run(run_worker(_load(app_name), _settings(tiers), number=number, descriptor=descriptor))
 
 
 @app.command()
@@ -155,5 +171,6 @@ def _load(app_name: str) -> Consumer:
     return load_consumer(app_name, directory=os.getcwd())
 
 
-def _settings() -> ConsumerSettings:
-    return load(ConsumerSettings, prefix=PREFIX, environment=os.environ)
+def _settings(tiers: str | None = None) -> ConsumerSettings:
+    settings = load(ConsumerSettings, prefix=PREFIX, environment=os.environ)
+    return settings if tiers is None else settings.model_copy(update={"tiers": tiers})

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, TypeAlias
 
+from outbox.event import Tier
+
 ShareBy: TypeAlias = Literal["time", "events"]
 
 
@@ -15,6 +17,8 @@ class Limits:
     """Handlers that run at once in this process."""
     reserved_percent: int = 30
     """The part of the slots that only interactive work uses."""
+    tiers: tuple[Tier, ...] = tuple(Tier)
+    """Those that this process serves, all by default."""
     share_by: ShareBy = "time"
     """What tenants and tiers have equal shares of: the time that handlers take, or their number."""
     prefetch: int = 2

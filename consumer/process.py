@@ -66,7 +66,7 @@ async def run_supervisor(app_name: str, settings: ConsumerSettings, *, processes
     configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr)
     async with Stop() as stop:
         supervisor = Supervisor(
-            lambda number: own_command("consumer", "worker", app_name, str(number)),
+            lambda number: own_command("consumer", "worker", "--tiers", settings.tiers, app_name, str(number)),
             count=processes,
             drain_s=settings.drain_s,
             silent_s=settings.silent_s,

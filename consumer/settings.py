@@ -7,16 +7,32 @@ from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
 from consumer.limits import Limits, ShareBy
 from consumer.webhook import check_url
+from outbox.event import Tier
 from outbox.shell.settings import BrokerUrl, DatabaseUrl, LogFormat, LogLevel, Port
 from outbox.topology import QueueKind
 
 PREFIX: Final = "OUTBOX_CONSUMER_"
 _DEFAULTS: Final = Limits()
+_TIERS: Final = {tier.label: tier for tier in Tier}
+ALL_TIERS: Final = ",".join(_TIERS)
 
 
 def _alert_url(value: SecretStr) -> SecretStr:
     check_url(value.get_secret_value())
     return value
+
+
+def read_tiers(text: str) -> tuple[Tier, ...]:
+    """Return the tiers that *text* names, the most urgent first. Raises ValueError: one sentence says what is wrong."""
+    names = [name.strip() for name in text.split(",")]
+    if wrong := [name for name in names if name not in _TIERS]:
+        raise ValueError(f"want some of {ALL_TIERS}, got {wrong[0][:40]!r}")
+    return tuple(tier for name, tier in _TIERS.items() if name in names)
+
+
+def _check_tiers(text: str) -> str:
+    read_tiers(text)
+    return text
 
 
 class ConsumerSettings(BaseModel):
@@ -30,6 +46,7 @@ class ConsumerSettings(BaseModel):
     processes: Annotated[int, Field(ge=1, le=64)] = 1
     silent_s: Annotated[float, Field(ge=3, le=86_400)] = 120.0
     """How long one of several processes may report nothing before it is killed and replaced."""
+    tiers: Annotated[str, AfterValidator(_check_tiers)] = ALL_TIERS
     slots: Annotated[int, Field(ge=2, le=1_000)] = _DEFAULTS.slots
     reserved_percent: Annotated[int, Field(ge=1, le=90)] = _DEFAULTS.reserved_percent
     share_by: ShareBy = _DEFAULTS.share_by
@@ -52,6 +69,7 @@ class ConsumerSettings(BaseModel):
         return Limits(
             slots=self.slots,
             reserved_percent=self.reserved_percent,
+            tiers=read_tiers(self.tiers),
             share_by=self.share_by,
             prefetch=self.prefetch,
             horizon=timedelta(days=self.horizon_days),

@@ -69,8 +69,13 @@ class Lanes:
         return {known.lane for known in self._known.values() if not known.is_leaving}
 
     def learn(self, lanes: Iterable[Lane], now: float) -> list[str]:
-        """Take *lanes* in; return the queues to attach, those included that were lost a while ago."""
+        """Take *lanes* in; return the queues to attach, those included that were lost a while ago.
+
+        Lanes of a tier that this process does not serve are another's.
+        """
         for lane in lanes:
+            if not self._slots[lane.tier]:
+                continue
             known = self._known.get(lane.queue)
             if known is None:
                 self._known[lane.queue] = _Known(lane=lane)

@@ -12,6 +12,7 @@ from consumer.engine.item import Item
 from consumer.engine.lease import Lease
 from consumer.engine.loop import Engine
 from consumer.engine.path import Path
+from consumer.limits import Limits
 from consumer.store import control, gate, pruning, work
 from consumer.store.connection import SlotConnection
 from consumer.store.desk import Desk
@@ -43,18 +44,16 @@ class Pump:
         desk: Desk,
         parking: SlotConnection,
         lease: Lease,
-        per_lane: int,
-        total: int,
+        limits: Limits,
         horizon: timedelta,
     ) -> None:
-        """*per_lane* and *total* bound the work rows in hand; *parking* is for writing those that are held too long."""
+        """*parking* is for writing what is held too long; *horizon* is the limits', checked against the ledger's."""
         self._engine = engine
         self._path = path
         self._desk = desk
         self._parking = parking
         self._lease = lease
-        self._per_lane = per_lane
-        self._total = total
+        self._limits = limits
         self._horizon = horizon
         self._swept_at = 0.0
         self._waiting_seen_at = time.monotonic()
@@ -67,15 +66,20 @@ class Pump:
             if returned := engine.returned():
                 await work.give_back(connection, engine.group, owner=self._lease.id, event_ids=returned)
                 engine.forget_returned(returned)
-            room = self._total - engine.hands.count_from_work()
+            room = self._limits.work_total - engine.hands.count_from_work()
             if engine.is_suspended and not engine.is_draining:
                 return _TAKE_S
             if engine.is_draining or room <= 0:
                 return _TAKE_MIN_S
             rows = await work.take_due(
-                connection, engine.group, owner=self._lease.id, per_lane_limit=self._per_lane, total=room
+                connection,
+                engine.group,
+                owner=self._lease.id,
+                per_lane_limit=self._limits.work_per_lane,
+                total=room,
+                tiers=self._limits.tiers,
             )
-            wait_s = 0.0 if rows else await work.seconds_to_next(connection, engine.group)
+            wait_s = 0.0 if rows else await work.seconds_to_next(connection, engine.group, tiers=self._limits.tiers)
         if any(row.reason is Reason.WAITING for row in rows):
             self._waiting_seen_at = time.monotonic()
         engine.take_work(rows)

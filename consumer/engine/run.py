@@ -147,6 +147,7 @@ async def _assemble(
     scheduler = Scheduler(
         limits.slots,
         reserved_percent=limits.reserved_percent,
+        tiers=limits.tiers,
         quantum=1 if costs is None else QUANTUM,
         weight_of=weights.of,
     )
@@ -176,8 +177,7 @@ async def _assemble(
         desk=work,
         parking=parking,
         lease=lease,
-        per_lane=limits.work_per_lane,
-        total=limits.work_total,
+        limits=limits,
         horizon=horizon,
     )
     service = Service(

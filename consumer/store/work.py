@@ -5,7 +5,7 @@ tables, it writes them in this order, so that two never wait for each other: led
 letter. Batches are written in the order of event ids.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -109,9 +109,16 @@ async def park(connection: Connection, rows: Iterable[NewWork], *, owner: UUID |
 
 
 async def take_due(
-    connection: Connection, group: str, *, owner: UUID, per_lane_limit: int, total: int, suspects: bool = False
+    connection: Connection,
+    group: str,
+    *,
+    owner: UUID,
+    per_lane_limit: int,
+    total: int,
+    suspects: bool = False,
+    tiers: Collection[Tier] = tuple(Tier),
 ) -> list[WorkRow]:
-    """Claim due rows of *group* for *owner*: oldest lanes first, an equal share of *total* each.
+    """Claim due rows of *group* and *tiers* for *owner*: oldest lanes first, an equal share of *total* each.
 
     No lane gets more than *per_lane_limit* rows into *owner*'s hands, those it holds already included, so a
     tenant with 100,000 due rows takes no more of a claim than one with three. Rows that another transaction
@@ -119,6 +126,7 @@ async def take_due(
     this returns. Rows of processes that died come free by ``incarnation.reap``.
     """
     values = {"group": group, "owner": owner, "per_lane": per_lane_limit, "total": total, "suspects": suspects}
+    values["tiers"] = [int(tier) for tier in tiers]
     async with by_index(connection):
         cursor = await fresh(connection, _TAKE_DUE, values)
         rows = await cursor.fetchall()
@@ -163,9 +171,14 @@ async def exists(connection: Connection, group: str, event_ids: Sequence[UUID]) 
     return frozenset([event_id for (event_id,) in await cursor.fetchall()])
 
 
-async def seconds_to_next(connection: Connection, group: str) -> float | None:
+async def seconds_to_next(connection: Connection, group: str, *, tiers: Collection[Tier] = tuple(Tier)) -> float | None:
     """How long until the next unowned row is due, on the database's clock: 0 if one is, ``None`` if there is none."""
-    cursor = await fresh(connection, _SECONDS_TO_NEXT, {"group": group})
+    if len(tiers) == len(Tier):
+        cursor = await fresh(connection, _SECONDS_TO_NEXT, {"group": group})
+    else:
+        values = {"group": group, "suspects": False, "tiers": [int(tier) for tier in tiers]}
+        async with by_index(connection):
+            cursor = await fresh(connection, _SECONDS_TO_NEXT_OF, values)
     row = await cursor.fetchone()
     return None if row is None or row[0] is None else max(0.0, float(row[0]))
 
@@ -236,8 +249,24 @@ def _compose(query: sql.SQL, *, condition: sql.SQL | None = None) -> bytes:
         of_row=sql.SQL(", ").join(sql.Identifier("w", column) for column in columns),
         places=sql.SQL(", ").join(sql.Placeholder() * len(columns)),
         condition=condition or sql.SQL(""),
+        lane=_LANE,
     ).as_bytes()
 
+
+# Walks the index from the head of one lane to the head of the next, so it costs as much as there are lanes, however
+# many rows a lane has.
+_LANE: Final = sql.SQL("""lane AS (
+        (SELECT tier, tenant, due_at FROM consumer.work
+         WHERE group_name = %(group)s AND owner IS NULL AND (reason = 'suspect') = %(suspects)s
+         ORDER BY tier, tenant, due_at LIMIT 1)
+        UNION ALL
+        SELECT head.* FROM lane CROSS JOIN LATERAL (
+            SELECT w.tier, w.tenant, w.due_at FROM consumer.work w
+            WHERE w.group_name = %(group)s AND w.owner IS NULL AND (w.reason = 'suspect') = %(suspects)s
+              AND (w.tier, w.tenant) > (lane.tier, lane.tenant)
+            ORDER BY w.tier, w.tenant, w.due_at LIMIT 1
+        ) head
+    )""")
 
 _WRITE: Final = sql.SQL("""
     INSERT INTO consumer.work AS w (
@@ -258,28 +287,16 @@ _WRITE: Final = sql.SQL("""
 _PUT: Final = _compose(_WRITE, condition=sql.SQL("w.owner IS NULL OR w.owner = %s::uuid"))
 _PARK: Final = _compose(_WRITE, condition=sql.SQL("w.owner = %s::uuid"))
 
-# ``lane`` walks the index from the head of one lane to the head of the next, so it costs as much as there are
-# lanes, however many rows a lane has. A lane's rows are locked beneath its LIMIT: what another claim holds is passed
-# over and the next one taken.
+# A lane's rows are locked beneath its LIMIT: what another claim holds is passed over and the next one taken.
 _TAKE_DUE: Final = _compose(
     sql.SQL("""
-    WITH RECURSIVE lane AS (
-        (SELECT tier, tenant, due_at FROM consumer.work
-         WHERE group_name = %(group)s AND owner IS NULL AND (reason = 'suspect') = %(suspects)s
-         ORDER BY tier, tenant, due_at LIMIT 1)
-        UNION ALL
-        SELECT head.* FROM lane CROSS JOIN LATERAL (
-            SELECT w.tier, w.tenant, w.due_at FROM consumer.work w
-            WHERE w.group_name = %(group)s AND w.owner IS NULL AND (w.reason = 'suspect') = %(suspects)s
-              AND (w.tier, w.tenant) > (lane.tier, lane.tenant)
-            ORDER BY w.tier, w.tenant, w.due_at LIMIT 1
-        ) head
-    ), in_hand AS MATERIALIZED (
+    WITH RECURSIVE {lane}, in_hand AS MATERIALIZED (
         SELECT tier, tenant, count(*) AS rows FROM consumer.work WHERE owner = %(owner)s GROUP BY tier, tenant
     ), chosen AS MATERIALIZED (
         SELECT lane.tier, lane.tenant, %(per_lane)s::bigint - coalesce(in_hand.rows, 0) AS room
         FROM lane LEFT JOIN in_hand USING (tier, tenant)
         WHERE lane.due_at <= statement_timestamp() AND coalesce(in_hand.rows, 0) < %(per_lane)s::bigint
+          AND lane.tier = ANY(%(tiers)s::smallint[])
         ORDER BY lane.due_at LIMIT %(total)s
     ), share AS MATERIALIZED (
         SELECT %(total)s::bigint / greatest(count(*), 1) AS rows FROM chosen
@@ -335,6 +352,14 @@ _SECONDS_TO_NEXT: Final = """
     WHERE group_name = %(group)s AND owner IS NULL AND attempts >= 0 AND reason <> 'suspect'
     ORDER BY due_at LIMIT 1
 """
+
+# Rows of tiers that were not asked for may be due by the thousand: here each lane is looked at instead.
+_SECONDS_TO_NEXT_OF: Final = _compose(
+    sql.SQL("""
+    WITH RECURSIVE {lane}
+    SELECT extract(epoch FROM min(due_at) - statement_timestamp()) FROM lane WHERE tier = ANY(%(tiers)s::smallint[])
+    """)
+)
 
 _COUNTS: Final = """
     SELECT tier, tenant, reason, count(*), count(owner),

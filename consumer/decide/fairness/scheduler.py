@@ -1,6 +1,6 @@
 """The scheduler: what is offered waits, and for each free slot it names the item that starts."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from itertools import count
 
 from consumer.decide.fairness.lanes import Lanes
@@ -24,7 +24,8 @@ class Scheduler:
 
     Args:
         slots: how many items may run at once, at least two.
-        reserved_percent: the part of the slots that only interactive work uses.
+        reserved_percent: the part of the slots that only interactive work uses, where other tiers are served too.
+        tiers: those that are served; items of others never start.
         quantum: the cost a tenant of weight one may take per round, in the unit of cost.
         weight_of: a tenant's share in proportion to others of its tier, a positive integer.
     """
@@ -34,12 +35,13 @@ class Scheduler:
         slots: int,
         *,
         reserved_percent: int = 30,
+        tiers: Collection[Tier] = tuple(Tier),
         quantum: int = 1,
         weight_of: Callable[[str], int] = _one,
     ) -> None:
         if quantum < 1:
             raise ConfigError(f"quantum: want 1 or more, got {quantum}")
-        self._slots = Slots(slots, reserved_percent=reserved_percent)
+        self._slots = Slots(slots, reserved_percent=reserved_percent, tiers=tiers)
         self._rounds = [Rounds(tier, quantum=quantum, weight_of=weight_of) for tier in Tier]  # indexed by tier
         self._limits = Limits()
         self._lanes = Lanes()

@@ -49,6 +49,12 @@ async def test_check_says_that_all_is_in_order_and_shows_every_setting(command: 
     assert "in order: 1 event types" in output
 
 
+async def test_a_tier_that_does_not_exist_is_a_wrong_command_line(command: Command) -> None:
+    code, output = await command("run", "shop:consumer", "--tiers", "interactive,urgent")
+    assert code == 64
+    assert "want some of interactive,standard,bulk, got 'urgent'" in " ".join(output.split())
+
+
 async def test_handlers_lists_what_is_handled_without_any_service(command: Command) -> None:
     code, output = await command("handlers", "shop:consumer", DATABASE_URL="", RABBITMQ_URL="")
     assert code == 0, output

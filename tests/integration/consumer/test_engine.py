@@ -510,6 +510,31 @@ async def test_a_quiet_lane_beside_two_hundred_busy_ones_starts_at_once(rig: Rig
     assert started_after[0] <= 20
 
 
+async def test_workers_for_one_tier_leave_the_queues_and_retries_of_the_others_alone(rig: Rig) -> None:
+    @rig.consumer.on(OrderPlaced, policy=AT_ONCE)
+    async def bill(event: OrderPlaced, ctx: Context, session: AsyncSession) -> Outcome | None:
+        if ctx.attempt == 1:
+            return Retry()
+        await session.execute(INSERT, {"note": ctx.event.tier.label})
+        return None
+
+    everyone = await rig.start()
+    await rig.publish(an_event(tier=Tier.BULK), an_event(tier=Tier.INTERACTIVE))
+    await rig.until(lambda: rig.count("effect") == 2)
+    await everyone.drain()
+    rig.execute("DELETE FROM effect")
+    rig.limits = replace(rig.limits, tiers=(Tier.INTERACTIVE,))
+    dedicated = await rig.start()
+    await rig.publish(*(an_event(tier=tier) for tier in Tier for _ in range(20)))
+    await rig.until(lambda: rig.effects() == ["interactive"] * 20)
+    assert dedicated.readiness.engine is not None
+    assert dedicated.readiness.engine.lanes.attached == 1
+
+    rig.limits = replace(rig.limits, tiers=(Tier.STANDARD, Tier.BULK))
+    await rig.start()
+    await rig.until(lambda: rig.count("effect") == 60)
+
+
 async def test_interactive_work_starts_while_bulk_work_fills_its_slots(rig: Rig) -> None:
     is_blocked = asyncio.Event()
 

@@ -53,6 +53,20 @@ async def test_a_row_comes_back_as_it_was_written(connection: Connection) -> Non
     assert row.owner == ME
 
 
+async def test_rows_of_tiers_that_were_not_asked_for_stay_where_they_are_and_count_for_no_wait(
+    connection: Connection,
+) -> None:
+    await fill(connection, tenant="a", rows=3, tier=Tier.BULK)
+    await fill(connection, tenant="b", rows=2, tier=Tier.INTERACTIVE, due_s=-60)
+    urgent = (Tier.INTERACTIVE, Tier.STANDARD)
+
+    assert await work.take_due(connection, GROUP, owner=ME, per_lane_limit=9, total=9, tiers=urgent) == []
+    assert await work.seconds_to_next(connection, GROUP, tiers=urgent) == pytest.approx(60, abs=5)
+    assert await work.seconds_to_next(connection, GROUP, tiers=[Tier.STANDARD]) is None
+    assert await work.seconds_to_next(connection, GROUP) == 0.0
+    assert len(await work.take_due(connection, GROUP, owner=ME, per_lane_limit=9, total=9, tiers=[Tier.BULK])) == 3
+
+
 async def test_every_handler_is_told_apart_from_none(connection: Connection) -> None:
     everyone, nobody = an_event(), an_event()
     await work.put(connection, [new_work(everyone, handlers=None), new_work(nobody, handlers=())])

@@ -209,6 +209,21 @@ def test_one_lane_alone_uses_all_the_slots_its_tier_may_have(
         assert len(take_all(scheduler)) == expected
 
 
+@pytest.mark.parametrize(
+    ("tiers", "interactive", "standard", "bulk"),
+    [("i", 10, 0, 0), ("s", 0, 10, 0), ("b", 0, 0, 10), ("is", 10, 7, 0), ("ib", 10, 0, 7), ("sb", 0, 10, 9)],
+)
+def test_where_some_tiers_alone_are_served_every_slot_is_theirs(
+    tiers: str, interactive: int, standard: int, bulk: int
+) -> None:
+    served = [tier for tier in Tier if tier.label[0] in tiers]
+    for tier, expected in zip(Tier, (interactive, standard, bulk), strict=True):
+        scheduler = Scheduler(10, tiers=served)
+        fill(scheduler, "lone", 50, tier=tier)
+
+        assert len(take_all(scheduler)) == expected
+
+
 def test_interactive_work_starts_at_once_while_everything_else_floods() -> None:
     scheduler = Scheduler(10)
     for tier in (Tier.STANDARD, Tier.BULK):

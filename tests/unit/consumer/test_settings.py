@@ -5,6 +5,7 @@ import pytest
 from consumer.limits import Limits
 from consumer.settings import PREFIX, ConsumerSettings
 from outbox.errors import ConfigError
+from outbox.event import Tier
 from outbox.shell.settings import load, shown
 
 SERVICES = {"DATABASE_URL": "postgresql://shop@db/shop", "RABBITMQ_URL": "amqp://shop:secret@mq/"}
@@ -20,6 +21,14 @@ def test_a_setting_reaches_the_engine() -> None:
     limits = load(ConsumerSettings, prefix=PREFIX, environment=given).limits
     assert limits.slots == 20
     assert limits.horizon.total_seconds() == 7.5 * 86_400
+
+
+def test_tiers_are_named_in_any_order_and_those_that_do_not_exist_are_refused() -> None:
+    given = {**SERVICES, "OUTBOX_CONSUMER_TIERS": "bulk, interactive"}
+    assert load(ConsumerSettings, prefix=PREFIX, environment=given).limits.tiers == (Tier.INTERACTIVE, Tier.BULK)
+    for wrong in (",", "interactive,,bulk", "urgent"):
+        with pytest.raises(ConfigError, match="want some of interactive,standard,bulk, got"):
+            load(ConsumerSettings, prefix=PREFIX, environment={**SERVICES, "OUTBOX_CONSUMER_TIERS": wrong})
 
 
 def test_every_problem_is_told_at_once_and_no_secret_with_it() -> None:
