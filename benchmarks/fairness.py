@@ -15,7 +15,6 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 import aio_pika
 
@@ -122,13 +121,12 @@ class Publisher:
         await asyncio.to_thread(self._flood, mine, count)
 
     async def quietly(self, mine: Sequence[Lane], seconds: float) -> int:
-        """Let each tenant publish an event a second; return how many were published."""
-        moments = chain.from_iterable(
-            ((self._dice.random() + second, lane) for second in range(int(seconds))) for lane in mine
-        )
+        """Let each tenant publish an event a second, at a moment of its own; return how many were published."""
+        offsets = [(self._dice.random(), lane) for lane in mine]
+        moments = [(second + offset, lane) for second in range(int(seconds)) for offset, lane in offsets]
         began = time.monotonic()
         count = 0
-        for at, lane in sorted(moments):
+        for at, lane in sorted(moments, key=lambda moment: moment[0]):
             await asyncio.sleep(began + at - time.monotonic())
             message = encode(_event(lane))
             await self._exchange.publish(
@@ -180,7 +178,8 @@ class Bench:
             assert not floods or left > slots, f"{name}: want a flood that lasts, got {left} left"
             await running.have(waiting + count)
             self.waits_ms.setdefault(name, []).extend(running.waits_ms(mine))
-            print(f"{name}: p99 {self.p99_ms(name)} ms", file=sys.stderr)
+            worst = [round(wait) for wait in sorted(running.waits_ms(mine))[-9:]]
+            print(f"{name}: p99 {self.p99_ms(name)} ms, worst {worst}", file=sys.stderr)
 
     async def drain(self, name: str, mine: Sequence[Lane], *, which: str = "ours", argument: str = ALL_TIERS) -> None:
         """Have what waits in *mine* drained."""
