@@ -22,16 +22,17 @@ class AdminSettings(BaseModel):
 
 def database_url() -> str:
     """The address in the environment. Raises ConfigError naming everything that is wrong with it."""
-    return _settings().database_url.get_secret_value()
+    return settings().database_url.get_secret_value()
 
 
 def broker_url() -> str:
     """The broker's address in the environment. Raises ConfigError if there is none, or something is wrong."""
-    url = _settings().rabbitmq_url
+    url = settings().rabbitmq_url
     if url is None:
         raise ConfigError(f"{PREFIX}RABBITMQ_URL: want the broker's address, got none")
     return url.get_secret_value()
 
 
-def _settings() -> AdminSettings:
+def settings() -> AdminSettings:
+    """What the environment says. Raises ConfigError naming everything that is wrong with it."""
     return load(AdminSettings, prefix=PREFIX, environment=os.environ)

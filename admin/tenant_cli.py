@@ -1,32 +1,113 @@
-"""``outbox tenant``: remove the queues of a tenant who has left, without losing what is in them or on its way."""
+"""``outbox tenant``: how one tenant does, pausing it, its share, and removing the queues of one that has left."""
 
 import asyncio
+import json
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
 
+from admin import control, control_cli, tenant_status, tenant_text
 from admin.audit import Actor, named
+from admin.choices import AsJson
 from admin.offboarding import find, keep, offboard
 from admin.prompt import ask
-from admin.settings import broker_url, database_url
+from admin.settings import broker_url, database_url, settings
+from admin.tenant_status import TenantStatus
+from consumer.decide.control import WEIGHT_MAX, Scope
 from consumer.rabbitmq.connection import Address
 from outbox.errors import ConfigError, InvalidEvent, TenantRequired
 from outbox.naming import check_group, check_tenant
-from outbox.shell.database import connect
+from outbox.shell.console import console
+from outbox.shell.database import connect, store_errors
 
-app: Final = typer.Typer(no_args_is_help=True, help="Tenants: remove the queues of one that has left.")
+app: Final = typer.Typer(
+    no_args_is_help=True, help="One tenant: what there is of it, a pause, its share; and its queues once it has left."
+)
 
 Groups = Annotated[list[str] | None, typer.Option("--group", "-g", help="Only these groups' queues; may be repeated.")]
 
 
-@app.callback()
-def tenants() -> None:
-    """Tenants: remove the queues of one that has left."""
+TenantId = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's id, as its events have it.")]
+
+
+@app.command("show")
+def show_tenant(
+    tenant: TenantId,
+    *,
+    group: control_cli.Groups = None,
+    event_type: control_cli.OfType = None,
+    tier: control_cli.OfTier = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where a tenant's events are, by group, tier and type: unpublished, in queues, running, paused, dead.
+
+    Queues are asked where the broker's address is set. What runs is told as of its process's last heartbeat.
+    """
+    scope = control_cli.scope_of(tenant=tenant, tier=tier, event_type=event_type, handler=None)
+    found = asyncio.run(_read(tenant, scope, control_cli.checked(group)))
+    if as_json:
+        typer.echo(json.dumps(found.to_json()))
+    else:
+        tenant_text.show(found, console())
+
+
+@app.command("pause")
+def pause_tenant(  # noqa: PLR0913 - a command's options are its arguments
+    tenant: TenantId,
+    *,
+    group: control_cli.Groups = None,
+    event_type: control_cli.OfType = None,
+    tier: control_cli.OfTier = None,
+    for_: control_cli.For = None,
+    until: control_cli.Until = None,
+    reason: control_cli.Reason = "",
+    actor: Actor = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let nothing of a tenant start, or nothing of one type or tier of it; as `outbox pause --tenant`."""
+    scope = control_cli.scope_of(tenant=tenant, tier=tier, event_type=event_type, handler=None)
+    control_cli.run_pause(scope, group, end=(for_, until), reason=reason, actor=actor, yes=True, as_json=as_json)
+
+
+@app.command("resume")
+def resume_tenant(
+    tenant: TenantId,
+    *,
+    group: control_cli.Groups = None,
+    event_type: control_cli.OfType = None,
+    tier: control_cli.OfTier = None,
+    actor: Actor = None,
+    as_json: AsJson = False,
+) -> None:
+    """End exactly that pause of a tenant, whoever has set it; as `outbox resume --tenant`."""
+    scope = control_cli.scope_of(tenant=tenant, tier=tier, event_type=event_type, handler=None)
+    control_cli.run_resume(scope, group, actor=actor, as_json=as_json)
+
+
+@app.command("weight")
+def weigh_tenant(
+    tenant: TenantId,
+    weight: Annotated[int, typer.Argument(min=1, max=WEIGHT_MAX, help="Times the share of others; 1 is everybody's.")],
+    *,
+    group: control_cli.Groups = None,
+    for_: control_cli.For = None,
+    until: control_cli.Until = None,
+    reason: control_cli.Reason = "",
+    actor: Actor = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a tenant more of the slots than others of its tier, where they compete, in all processes."""
+    control_cli.scope_of(tenant=tenant, tier=None, event_type=None, handler=None)
+    for_s, end = control_cli.ends_of(for_, until)
+    groups = control_cli.checked(group)
+    setting = control.set_weight(groups, tenant, weight, actor=named(actor), reason=reason, for_s=for_s, until=end)
+    control_cli.show(asyncio.run(setting), as_json=as_json)
 
 
 @app.command("offboard")
 def offboard_tenant(
-    tenant: Annotated[str, typer.Argument(help="The tenant's id, as its events have it.")],
+    tenant: TenantId,
     *,
     group: Groups = None,
     within_s: Annotated[float, typer.Option("--within", min=1, help="Seconds to wait before giving up.")] = 300.0,
@@ -47,6 +128,14 @@ def offboard_tenant(
     except (ConfigError, InvalidEvent, TenantRequired) as error:
         raise typer.BadParameter(str(error)) from None
     asyncio.run(_run(tenant, group, within_s=within_s, actor=named(actor), undo=undo, dry_run=dry_run, yes=yes))
+
+
+async def _read(tenant: str, scope: Scope, groups: Sequence[str] | None) -> TenantStatus:
+    url = settings().rabbitmq_url
+    broker = None if url is None else Address(url=url.get_secret_value(), name="outbox tenant show")
+    async with await connect(database_url(), application_name="outbox") as connection:
+        with store_errors():
+            return await tenant_status.read(connection, tenant, scope=scope, wanted=groups, broker=broker)
 
 
 async def _run(

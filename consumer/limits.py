@@ -32,3 +32,5 @@ class Limits:
     work_per_lane: int = 10
     """Due work rows of one lane in hand, at most."""
     work_total: int = 100
+    version: str = ""
+    """No bound: the build that runs, as whoever deploys calls it."""

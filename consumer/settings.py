@@ -60,6 +60,8 @@ class ConsumerSettings(BaseModel):
     start_s: Annotated[float, Field(ge=0, le=3_600)] = 10.0
     """How long database and broker may be unreachable when the process starts; later it waits for them."""
     health_port: Port = 8082
+    version: Annotated[str, Field(max_length=100)] | None = None
+    """The build that runs, as whoever deploys calls it; status and verify tell processes apart by it."""
     alert_url: Annotated[SecretStr, AfterValidator(_alert_url)] | None = None
     """Where alerts are POSTed to, beside the log."""
 
@@ -78,6 +80,7 @@ class ConsumerSettings(BaseModel):
             drain_s=self.drain_s,
             work_per_lane=self.work_per_lane,
             work_total=self.work_total,
+            version=self.version or "",
         )
 
 

@@ -10,8 +10,9 @@ from enum import Enum
 from typing import Final, TypeAlias, cast
 from uuid import UUID
 
+from consumer.decide.control import Pause, Weight
 from consumer.outcome import DeadCategory
-from consumer.store import gate, incarnation, work
+from consumer.store import control, gate, incarnation, work
 from consumer.store.gate import BlockedKey, BlockedKeys
 from consumer.store.incarnation import Incarnation
 from consumer.store.plans import fresh
@@ -24,6 +25,8 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 #: Blocked keys that are named one by one; beyond that only their number is told.
 BLOCKED_NAMED_MAX: Final = 100
+
+_PAUSES_NAMED_MAX: Final = 5
 
 #: A row that is due is taken within a second or so; after this long something is wrong, or too slow.
 OVERDUE_S: Final = 60.0
@@ -68,6 +71,8 @@ class Status:
 
     group: str
     at: datetime
+    pauses: tuple[Pause, ...]
+    weights: tuple[Weight, ...]
     group_started_at: datetime | None
     lanes: int
     waiting: tuple[Waiting, ...]
@@ -90,9 +95,12 @@ async def read(connection: Connection, group: str) -> Status:
     assert row is not None  # noqa: S101 - it selects one row, always
     at, started_at, lanes = row
     counts = await work.counts(connection, group)
+    told = await control.read(connection, group)
     return Status(
         group=group,
         at=at,
+        pauses=told.pauses,
+        weights=told.weights,
         group_started_at=started_at,
         lanes=lanes,
         waiting=tuple(waiting(counts, at=at)),
@@ -134,7 +142,9 @@ def waiting(counts: Sequence[WorkCount], *, at: datetime) -> list[Waiting]:
 
 def problems(status: Status) -> list[str]:
     """What somebody should look at, a sentence each; empty if nothing is stuck."""
-    found = []
+    found = [_paused(one, status.group) for one in status.pauses[:_PAUSES_NAMED_MAX]]
+    if len(status.pauses) > _PAUSES_NAMED_MAX:
+        found.append(f"{len(status.pauses) - _PAUSES_NAMED_MAX} more pauses hold: outbox paused --group {status.group}")
     due = sum(one.due for one in status.waiting) + sum(one.events for one in status.queued or ())
     if due and not any(one.is_alive for one in status.incarnations):
         found.append(f"{_count(due, 'event')} due, and no process of {status.group} is alive: start outbox-consumer")
@@ -156,6 +166,12 @@ def problems(status: Status) -> list[str]:
     return found
 
 
+def _paused(pause: Pause, group: str) -> str:
+    until = "until somebody resumes it" if pause.until is None else f"until {pause.until:%Y-%m-%d %H:%M:%S %Z}"
+    why = f": {pause.reason}" if pause.reason else ""
+    return f"{pause.scope} is paused {until}, by {pause.actor}{why}; see outbox resume --help (group {group})"
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
@@ -173,10 +189,11 @@ def _blocker(key: BlockedKey) -> str:
 def to_json(status: Status) -> dict[str, Json]:
     """*status* as ``--json`` prints it: times as RFC 3339, tiers and categories by name."""
     content = cast("dict[str, object]", asdict(status))
-    return {**{name: _json(value) for name, value in content.items()}, "problems": _json(problems(status))}
+    return {**{name: plain(value) for name, value in content.items()}, "problems": plain(problems(status))}
 
 
-def _json(value: object) -> Json:
+def plain(value: object) -> Json:
+    """*value* as JSON has it: times as RFC 3339, tiers and categories by name. Raises TypeError: it cannot be."""
     match value:
         case Enum():
             return value.label if isinstance(value, Tier) else str(value.value)
@@ -185,9 +202,9 @@ def _json(value: object) -> Json:
         case UUID():
             return str(value)
         case dict():
-            return {str(name): _json(item) for name, item in value.items()}
+            return {str(name): plain(item) for name, item in value.items()}
         case list() | tuple():
-            return [_json(item) for item in value]
+            return [plain(item) for item in value]
         case None | bool() | int() | float() | str():
             return value
         case _:
@@ -209,6 +226,7 @@ _GROUPS: Final = """
         SELECT group_name FROM consumer.group_start UNION SELECT group_name FROM consumer.incarnation
         UNION SELECT group_name FROM consumer.lane UNION SELECT group_name FROM consumer.work
         UNION SELECT group_name FROM consumer.dead WHERE resolution IS NULL
+        UNION SELECT group_name FROM consumer.control
     ) known ORDER BY group_name
 """
 

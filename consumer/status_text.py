@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from consumer.status import Status, problems
+from consumer.store.incarnation import Incarnation
 from outbox.shell.logs import harmless
 
 _LANES_MAX = 20
@@ -39,6 +40,22 @@ def _tables(status: Status) -> Iterable[RenderableType]:
     at = status.at
     queued = status.queued or ()
     yield from _table(
+        "paused",
+        ("what", "by", "as", "since", "until", "why"),
+        [
+            (str(one.scope), one.actor, one.source.value, _ago(one.set_at, at), _until(one.until, at), one.reason)
+            for one in status.pauses
+        ],
+    )
+    yield from _table(
+        "weights of tenants",
+        ("tenant", "weight", "by", "since", "until", "why"),
+        [
+            (one.tenant, one.weight, one.actor, _ago(one.set_at, at), _until(one.until, at), one.reason)
+            for one in status.weights
+        ],
+    )
+    yield from _table(
         f"in queues, by tier and tenant{_of(len(queued), _LANES_MAX)}",
         ("tier", "tenant", "events"),
         [(one.tier.label, one.tenant, one.events) for one in queued[:_LANES_MAX]],
@@ -52,7 +69,7 @@ def _tables(status: Status) -> Iterable[RenderableType]:
         ],
     )
     yield from _table(
-        "in hand or put off, by reason", ("reason", "events", "due", "in hand", "since"), _reasons(status)
+        "in hand or put off, by reason", ("reason", "events", "due", "in hand", "paused", "since"), _reasons(status)
     )
     yield from _table(
         f"blocked ordering keys{_of(status.blocked.total, _KEYS_MAX)}",
@@ -77,12 +94,30 @@ def _tables(status: Status) -> Iterable[RenderableType]:
     )
     yield from _table(
         "processes",
-        ("host", "pid", "running", "alive", "events in hand"),
-        [
-            (one.host, one.pid, _ago(one.started_at, at), "yes" if one.is_alive else "no", one.owned)
-            for one in status.incarnations
-        ],
+        ("host", "pid", "version", "running for", "alive", "lanes", "handlers running", "settled", "work rows in hand"),
+        [_process(one, at) for one in status.incarnations],
     )
+
+
+def _process(one: Incarnation, at: datetime) -> tuple[str | int, ...]:
+    said = one.heartbeat
+    return (
+        one.host,
+        one.pid,
+        one.version or "-",
+        _ago(one.started_at, at),
+        "yes" if one.is_alive else "no",
+        *(
+            ("-", "-", "-")
+            if said is None
+            else (f"{said.attached} of {said.lanes}", sum(run.events for run in said.running), said.settled)
+        ),
+        one.owned,
+    )
+
+
+def _until(time: datetime | None, now: datetime) -> str:
+    return "resumed" if time is None else f"in {_s(max(0.0, (time - now).total_seconds()))}"
 
 
 def _reasons(status: Status) -> list[tuple[str | int, ...]]:
@@ -92,6 +127,7 @@ def _reasons(status: Status) -> list[tuple[str | int, ...]]:
             sum(count.rows for count in of_reason),
             sum(count.due for count in of_reason),
             sum(count.owned for count in of_reason),
+            sum(count.paused for count in of_reason),
             _ago(min(count.waiting_since for count in of_reason), status.at),
         )
         for reason in sorted({count.reason for count in status.work})

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, LiteralString
 
+import psycopg
+
 from outbox.event import Tier
 from relay.decide.shares import Peer, fair_share
 from relay.log import slots, store
@@ -17,9 +19,7 @@ _NOW: Final[LiteralString] = "SELECT clock_timestamp()"
 _GROUPS: Final[LiteralString] = "SELECT group_name, started_at FROM outbox.consumer_group ORDER BY group_name"
 
 # Unpublished to a group is what its lane's stream has not passed, or what its bucket's base does not show.
-_LAG: Final[LiteralString] = """
-SELECT b.group_name, e.tier, count(*), extract(epoch FROM clock_timestamp() - min(e.ledger_at))::float8,
-       count(DISTINCT e.tenant)
+_UNPUBLISHED: Final[LiteralString] = """
 FROM outbox.event e
 JOIN outbox.bucket b USING (bucket)
 LEFT JOIN outbox.stream s ON s.group_name = b.group_name AND s.tier = e.tier AND s.tenant = e.tenant
@@ -29,8 +29,15 @@ WHERE e.xid >= (
             (SELECT pg_snapshot_xmin(lo) FROM outbox.stream ORDER BY 1 LIMIT 1)))
   AND CASE WHEN s.tenant IS NULL THEN NOT pg_visible_in_snapshot(e.xid, b.lo)
            ELSE NOT pg_visible_in_snapshot(e.xid, s.hi)
-             OR NOT pg_visible_in_snapshot(e.xid, s.lo) AND e.seq > s.after END
-GROUP BY b.group_name, e.tier ORDER BY b.group_name, e.tier"""
+             OR NOT pg_visible_in_snapshot(e.xid, s.lo) AND e.seq > s.after END"""
+_LAG: Final[LiteralString] = f"""
+SELECT b.group_name, e.tier, count(*), extract(epoch FROM clock_timestamp() - min(e.ledger_at))::float8,
+       count(DISTINCT e.tenant){_UNPUBLISHED}
+GROUP BY b.group_name, e.tier ORDER BY b.group_name, e.tier"""  # noqa: S608 (its parts are constants of this module)
+_OF_TENANT: Final[LiteralString] = f"""
+SELECT b.group_name, e.tier, e.type, count(*), min(e.ledger_at){_UNPUBLISHED} AND e.tenant = %s
+GROUP BY b.group_name, e.tier, e.type ORDER BY b.group_name, e.tier, e.type"""
+_HAS_LOG: Final[LiteralString] = "SELECT WHERE to_regclass('outbox.event') IS NOT NULL"
 
 _STREAMS: Final[LiteralString] = "SELECT group_name, tier, count(*) FROM outbox.stream GROUP BY 1, 2 ORDER BY 1, 2"
 
@@ -50,6 +57,17 @@ SELECT count(*), count(*) FILTER (WHERE due_at <= clock_timestamp()), min(due_at
 
 _LEAVING: Final[LiteralString] = """
 SELECT tenant, count(*), min(leaving_at) FROM outbox.lane WHERE leaving_at IS NOT NULL GROUP BY 1 ORDER BY 3, 1"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpublished:
+    """Committed events of one tenant, tier and type that one group has not been sent, the oldest of *since*."""
+
+    group: str
+    tier: Tier
+    type: str
+    events: int
+    since: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +208,21 @@ def problems(status: Status, *, slow_s: float = 60.0) -> list[str]:
     return found
 
 
+async def has_log(connection: psycopg.AsyncConnection[Any]) -> bool:
+    """Whether the log is in this database: the consumer's tables may be in another."""
+    return await (await connection.execute(_HAS_LOG)).fetchone() is not None
+
+
+async def unpublished(connection: psycopg.AsyncConnection[Any], tenant: str) -> list[Unpublished]:
+    """What each group was not sent yet of *tenant*; nothing where the log is in another database."""
+    if not await has_log(connection):
+        return []
+    return [
+        Unpublished(group=group, tier=TIERS[tier], type=event_type, events=events, since=since)
+        for group, tier, event_type, events, since in await _all(connection, _OF_TENANT, tenant)
+    ]
+
+
 async def _read(connection: store.Connection) -> Status:
     lag = await _all(connection, _LAG)
     streams = {(group, tier): count for group, tier, count in await _all(connection, _STREAMS)}
@@ -262,5 +295,7 @@ def _deferred(row: tuple[Any, ...]) -> Deferred:
     )
 
 
-async def _all(connection: store.Connection, query: LiteralString) -> list[tuple[Any, ...]]:
-    return await (await connection.execute(query)).fetchall()
+async def _all(
+    connection: psycopg.AsyncConnection[Any], query: LiteralString, *values: object
+) -> list[tuple[Any, ...]]:
+    return await (await connection.execute(query, values)).fetchall()

@@ -15,6 +15,7 @@ from uuid import UUID
 from consumer.decide.costs import Costs, cost_of
 from consumer.decide.fairness import Item as Work
 from consumer.decide.fairness import Scheduler
+from consumer.decide.heartbeat import Running
 from consumer.engine.item import FromWork, Item
 from consumer.store.gate import Key, key_of
 from outbox.event import Event, Tier
@@ -84,6 +85,14 @@ class Hands:
     def running(self) -> int:
         """How many run."""
         return len(self._running)
+
+    def running_by_type(self) -> tuple[Running, ...]:
+        """What runs, by tenant, tier and type."""
+        lanes = Counter((held.item.lane.tenant, held.item.lane.tier, held.type) for held in self._running.values())
+        return tuple(
+            Running(tenant=tenant, tier=tier, type=event_type, events=events)
+            for (tenant, tier, event_type), events in lanes.items()
+        )
 
     def has_of(self, lane: str) -> bool:
         """Whether anything that counts in the buffer *lane* is unsettled."""

@@ -35,12 +35,14 @@ class Clock:
 class Lease:
     """One incarnation at a time. *id* changes when the lease was lost: what the old one owned may be another's."""
 
-    def __init__(self, *, group: str, desk: Desk, clock: Clock, lease_s: float) -> None:
+    def __init__(self, *, group: str, desk: Desk, clock: Clock, lease_s: float, version: str) -> None:
+        """*version*: the build that runs, as status and verify show it."""
         self.id = UUID(int=0)
         self._group = group
         self._desk = desk
         self._clock = clock
         self._lease_s = lease_s
+        self._version = version
         self._log = structlog.get_logger("consumer.engine.lease")
 
     async def begin(self) -> None:
@@ -49,11 +51,11 @@ class Lease:
             await self._begin(connection)
 
     async def renew(self, engine: Engine) -> float:
-        """Renew, and free what dead processes held; says when to do it again."""
+        """Renew, saying how *engine* does, and free what dead processes held; says when to do it again."""
         async with self._desk.use() as connection:
             await self._clock.ask(connection)
             try:
-                await incarnation.renew(connection, self.id, lease_s=self._lease_s)
+                await incarnation.renew(connection, self.id, lease_s=self._lease_s, heartbeat=engine.heartbeat())
             except LeaseLost as error:
                 self._log.warning("lease lost", reason=str(error))
                 engine.hands.withdraw_work()
@@ -72,5 +74,10 @@ class Lease:
     async def _begin(self, connection: Connection) -> None:
         await self._clock.ask(connection)
         self.id = await incarnation.begin(
-            connection, self._group, host=socket.gethostname(), pid=os.getpid(), lease_s=self._lease_s
+            connection,
+            self._group,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            lease_s=self._lease_s,
+            version=self._version,
         )

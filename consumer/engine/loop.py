@@ -16,6 +16,7 @@ import structlog
 from consumer.decide.costs import Costs
 from consumer.decide.delivery import open_envelope
 from consumer.decide.fairness import Scheduler
+from consumer.decide.heartbeat import Heartbeat
 from consumer.decide.report import report_of
 from consumer.engine.alarm import Alarm
 from consumer.engine.hands import Hands
@@ -187,6 +188,18 @@ class Engine:
             self.store_lost.clear()
             self.store_ok.set()
             self._dispatch()
+
+    def heartbeat(self) -> Heartbeat:
+        """How it does at this moment."""
+        return Heartbeat(
+            is_connected=self.is_connected,
+            is_suspended=self.is_suspended,
+            lanes=len(self.lanes),
+            attached=self.lanes.attached,
+            in_hand=len(self.hands),
+            outcomes=dict(self.outcomes),
+            running=self.hands.running_by_type(),
+        )
 
     def stir(self) -> None:
         """Let what was held for another's sake try again."""

@@ -122,7 +122,7 @@ async def _assemble(
         ring = await read_ring(connection)
     horizon = check_horizon(limits.horizon, ring)
     clock = Clock()
-    lease = Lease(group=consumer.group, desk=leases, clock=clock, lease_s=limits.lease_s)
+    lease = Lease(group=consumer.group, desk=leases, clock=clock, lease_s=limits.lease_s, version=limits.version)
     await lease.begin()
     database = engine_for(database_url, name=name)
     ledger = Ledger(group=consumer.group, ring=ring)

@@ -9,6 +9,9 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid4
 
+from psycopg.types.json import Jsonb
+
+from consumer.decide.heartbeat import Heartbeat
 from consumer.store.plans import fresh
 from consumer.store.stored import Connection
 from outbox.errors import LeaseLost
@@ -16,7 +19,10 @@ from outbox.errors import LeaseLost
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incarnation:
-    """A process that lives, or whose end was not noticed yet (*is_alive* is false). *owned* counts its work rows."""
+    """A process that lives, or whose end was not noticed yet (*is_alive* is false). *owned* counts its work rows.
+
+    *heartbeat* is what it said of itself at *heartbeat_at*; None before it did, or if its code is too old to.
+    """
 
     id: UUID
     host: str
@@ -25,6 +31,9 @@ class Incarnation:
     expires_at: datetime
     is_alive: bool
     owned: int
+    version: str
+    heartbeat: Heartbeat | None
+    heartbeat_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,21 +44,27 @@ class Reaped:
     released: int
 
 
-async def begin(connection: Connection, group: str, *, host: str, pid: int, lease_s: float) -> UUID:
-    """Write the lease of a new incarnation and return its id. Commit it before claiming anything."""
+async def begin(connection: Connection, group: str, *, host: str, pid: int, lease_s: float, version: str = "") -> UUID:
+    """Write the lease of a new incarnation and return its id. Commit it before claiming anything.
+
+    *version*: the build that runs, as whoever deploys calls it.
+    """
     incarnation = uuid4()
-    values = {"id": incarnation, "group": group, "host": host, "pid": pid, "lease_s": lease_s}
+    values = {"id": incarnation, "group": group, "host": host, "pid": pid, "lease_s": lease_s, "version": version}
     await connection.execute(_BEGIN, values)
     return incarnation
 
 
-async def renew(connection: Connection, incarnation: UUID, *, lease_s: float) -> None:
-    """Let the lease end *lease_s* from now; call it at a third of that.
+async def renew(
+    connection: Connection, incarnation: UUID, *, lease_s: float, heartbeat: Heartbeat | None = None
+) -> None:
+    """Let the lease end *lease_s* from now, and keep *heartbeat*; call it at a third of that.
 
     Raises:
         LeaseLost: it was reaped. Whatever this incarnation owned may be another's: it must begin anew.
     """
-    cursor = await connection.execute(_RENEW, {"id": incarnation, "lease_s": lease_s})
+    said = None if heartbeat is None else Jsonb(heartbeat.to_json())
+    cursor = await connection.execute(_RENEW, {"id": incarnation, "lease_s": lease_s, "heartbeat": said})
     if cursor.rowcount == 0:
         raise LeaseLost("incarnation: want a lease of this process, got none; it expired and was taken back")
 
@@ -86,19 +101,32 @@ async def every(connection: Connection, group: str) -> list[Incarnation]:
     cursor = await fresh(connection, _EVERY, {"group": group})
     return [
         Incarnation(
-            id=id_, host=host, pid=pid, started_at=started_at, expires_at=expires_at, is_alive=alive, owned=owned
+            id=id_,
+            host=host,
+            pid=pid,
+            started_at=started_at,
+            expires_at=expires_at,
+            is_alive=alive,
+            owned=owned,
+            version=version,
+            heartbeat=None if heartbeat is None else Heartbeat.from_json(heartbeat),
+            heartbeat_at=heartbeat_at,
         )
-        for id_, host, pid, started_at, expires_at, alive, owned in await cursor.fetchall()
+        for id_, host, pid, started_at, expires_at, alive, owned, version, heartbeat, heartbeat_at in (
+            await cursor.fetchall()
+        )
     ]
 
 
 _BEGIN: Final = """
-    INSERT INTO consumer.incarnation (id, group_name, host, pid, expires_at)
-    VALUES (%(id)s, %(group)s, %(host)s, %(pid)s, clock_timestamp() + make_interval(secs => %(lease_s)s))
+    INSERT INTO consumer.incarnation (id, group_name, host, pid, version, expires_at)
+    VALUES (%(id)s, %(group)s, %(host)s, %(pid)s, %(version)s, clock_timestamp() + make_interval(secs => %(lease_s)s))
 """
 
 _RENEW: Final = """
-    UPDATE consumer.incarnation SET expires_at = clock_timestamp() + make_interval(secs => %(lease_s)s)
+    UPDATE consumer.incarnation
+    SET expires_at = clock_timestamp() + make_interval(secs => %(lease_s)s),
+        heartbeat = %(heartbeat)s::jsonb, heartbeat_at = clock_timestamp()
     WHERE id = %(id)s
 """
 
@@ -130,6 +158,6 @@ _RELEASE_ORPHANED: Final = """
 
 _EVERY: Final = """
     SELECT i.id, i.host, i.pid, i.started_at, i.expires_at, i.expires_at > clock_timestamp(),
-           (SELECT count(*) FROM consumer.work w WHERE w.owner = i.id)
+           (SELECT count(*) FROM consumer.work w WHERE w.owner = i.id), i.version, i.heartbeat, i.heartbeat_at
     FROM consumer.incarnation i WHERE i.group_name = %(group)s ORDER BY i.started_at
 """

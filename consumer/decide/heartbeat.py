@@ -1,0 +1,66 @@
+"""What a process says of itself each time it renews its lease, for people and for ``outbox-consumer verify``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self, TypeAlias
+
+from outbox.event import Tier
+
+Json: TypeAlias = "bool | int | str | list[Json] | dict[str, Json] | None"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """How many *events* of one tenant, tier and type run."""
+
+    tenant: str
+    tier: Tier
+    type: str
+    events: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """As of the renewal. *lanes* are known here, *attached* consumed from; *outcomes* are counted since the start.
+
+    *is_suspended*: its group is paused as a whole, or it drains.
+    """
+
+    is_connected: bool = False
+    is_suspended: bool = False
+    lanes: int = 0
+    attached: int = 0
+    in_hand: int = 0
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    running: tuple[Running, ...] = ()
+
+    @property
+    def settled(self) -> int:
+        """How many deliveries were settled since the start, whatever became of them."""
+        return sum(self.outcomes.values())
+
+    def to_json(self) -> dict[str, Json]:
+        """It, as the database keeps it."""
+        return {
+            "is_connected": self.is_connected,
+            "is_suspended": self.is_suspended,
+            "lanes": self.lanes,
+            "attached": self.attached,
+            "in_hand": self.in_hand,
+            "outcomes": dict(self.outcomes),
+            "running": [[one.tenant, int(one.tier), one.type, one.events] for one in self.running],
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, object]) -> Self:
+        """What ``to_json`` of this code or of newer code wrote: what is not known here is left out."""
+        known = {name: content[name] for name in cls.__slots__ if name in content}
+        running = known.pop("running", [])
+        assert isinstance(running, list)  # noqa: S101 - as every version of this code writes it
+        return cls(
+            running=tuple(
+                Running(tenant=tenant, tier=Tier(tier), type=event_type, events=events)
+                for tenant, tier, event_type, events in running
+            ),
+            **known,  # type: ignore[arg-type]
+        )
