@@ -1,12 +1,12 @@
 """What an app declares: a consumer, and the handlers that it runs."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, ParamSpec, TypeAlias, TypeVar
+from typing import Final, Literal, ParamSpec, TypeAlias, TypeVar
 
 from consumer.decide.policy import Policy
 from consumer.decide.rules import Rule, check_rules
 from consumer.ports import Alert
-from consumer.registry import Registry, read_handler
+from consumer.registry import LedgerMode, Registry, read_handler
 from outbox.errors import ConfigError
 from outbox.event import EventModel
 from outbox.naming import check_group
@@ -15,6 +15,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 DEADLINE_S: Final = 60.0
+LedgerName: TypeAlias = Literal["transactional", "leased", "none"]
 
 AlertHook: TypeAlias = Callable[[Alert], Awaitable[None] | None]
 """An app's own function that is told of alerts, async or not."""
@@ -80,6 +81,8 @@ class Consumer:
         policy: Policy | None = None,
         rules: Sequence[Rule] = (),
         deadline_s: float | None = None,
+        ledger: LedgerName = "transactional",
+        already_done: Callable[..., object] | None = None,
     ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         """Handle events of the type *event*, a model or a type's name. The function itself stays as it is.
 
@@ -94,12 +97,23 @@ class Consumer:
             policy: how long a failing event is tried again.
             rules: what follows from errors of this handler, asked before the consumer's own.
             deadline_s: how long one attempt may take.
+            ledger: how an attempt and the ledger go together. ``transactional``, the default: one transaction holds the
+                ledger's row and what the handler writes. ``leased``, for effects elsewhere: the event is claimed, the
+                handler runs with no transaction open and without a session, and its completion counts only while this
+                process's lease does; ``ctx.fencing_token`` is the claim's. ``none``, for handlers that may well run
+                twice: the ledger is not asked.
+            already_done: of a leased handler, ``async def (event, ctx) -> bool`` with parameters like its own: asked
+                before every attempt but an event's first, as that one's effect may be there although nobody heard of
+                it. True completes the event without running the handler.
 
         Raises:
-            ConfigError: the function's signature is not one that can be called, or its name is taken.
+            ConfigError: the function's signature is not one that can be called, its name is taken, or the modes do
+                not fit together.
         """
         if not (isinstance(event, str) or (isinstance(event, type) and issubclass(event, EventModel))):
             raise ConfigError(f"on: want an EventModel or a type's name, got {event!r}")
+        if ledger not in tuple(LedgerMode):
+            raise ConfigError(f"on: want ledger to be {', '.join(LedgerMode)}, got {ledger!r}")
 
         own_rules = check_rules(rules, of="on")
 
@@ -111,6 +125,8 @@ class Consumer:
                 policy=policy if policy is not None else self._policy,
                 deadline_s=deadline_s if deadline_s is not None else self._deadline_s,
                 rules=(*own_rules, *self._rules),
+                ledger=LedgerMode(ledger),
+                already_done=already_done,
             )
             self.registry.add(handler)
             return function

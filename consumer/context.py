@@ -14,7 +14,8 @@ class Context:
 
     *attempt* counts from 1. *deadline* is when the attempt has to be over, in UTC. *idempotency_key* is the same at
     every attempt of this handler with this event: hand it to other systems that take one. *log* already names the
-    event, the tenant, the handler and the attempt.
+    event, the tenant, the handler and the attempt. *fencing_token* is the claim's, for leased handlers: a later claim
+    of the same event has a greater one, so a system that remembers the greatest refuses whoever woke up late.
     """
 
     event: Event
@@ -22,6 +23,7 @@ class Context:
     deadline: datetime
     idempotency_key: str
     log: FilteringBoundLogger
+    fencing_token: int | None = None
 
     @property
     def tenant(self) -> str:

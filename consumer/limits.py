@@ -26,6 +26,10 @@ class Limits:
     horizon: timedelta = timedelta(days=14)
     """How far back the ledger can tell a duplicate."""
     payload_bytes_max: int = 1024 * 1024
+    result_bytes_max: int = 16 * 1024
+    """What one handler may return of one event, as JSON."""
+    result_days: float = 7.0
+    """How long that is kept."""
     lease_s: float = 15.0
     drain_s: float = 60.0
     """How long a planned shutdown waits for the handlers that run."""

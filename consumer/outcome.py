@@ -33,7 +33,9 @@ def _check_seconds(name: str, seconds: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """Handled."""
+    """Handled. *result*, a JSON value, is kept with the event for a while; ``outbox result`` shows it."""
+
+    result: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, replace
+from enum import Enum, StrEnum
 from types import FunctionType
 from typing import Final, get_origin, get_type_hints
 
@@ -18,6 +18,14 @@ from outbox.event import Event, EventModel
 from outbox.naming import check_type
 
 _NAME_CHARS_MAX: Final = 200
+
+
+class LedgerMode(StrEnum):
+    """What the ledger has to do with an attempt. The value is what apps write."""
+
+    TRANSACTIONAL = "transactional"  # its row and the handler's writes are one transaction
+    LEASED = "leased"  # claimed before, completed after, and no transaction open in between
+    NONE = "none"  # not asked: the handler may run again
 
 
 class Role(Enum):
@@ -39,6 +47,7 @@ class Handler:
     """One function that handles events of one type. *name* is part of its identity in the ledger.
 
     *rules* are its own and then its consumer's: the first that matches an error decides.
+    *already_done* says, before a leased handler runs once more, whether that is needless.
     """
 
     name: str
@@ -50,6 +59,8 @@ class Handler:
     policy: Policy
     deadline_s: float
     rules: tuple[Rule, ...] = ()
+    ledger: LedgerMode = LedgerMode.TRANSACTIONAL
+    already_done: "Handler | None" = None
 
     @property
     def wants_session(self) -> bool:
@@ -91,6 +102,8 @@ def read_handler(
     policy: Policy,
     deadline_s: float,
     rules: Sequence[Rule] = (),
+    ledger: LedgerMode = LedgerMode.TRANSACTIONAL,
+    already_done: Callable[..., object] | None = None,
 ) -> Handler:
     """Return what *function* is as a handler of *event*.
 
@@ -113,7 +126,7 @@ def read_handler(
         )
     if not deadline_s > 0:
         raise ConfigError(f"handler {label}: want a deadline_s above 0, got {deadline_s}")
-    return Handler(
+    handler = Handler(
         name=label,
         event_type=event_type,
         function=function,
@@ -123,7 +136,32 @@ def read_handler(
         policy=policy,
         deadline_s=deadline_s,
         rules=tuple(rules),
+        ledger=ledger,
     )
+    if ledger is LedgerMode.LEASED and handler.wants_session:
+        raise ConfigError(
+            f"handler {label}: want no session with ledger='leased', which runs with no transaction open, got one"
+        )
+    if already_done is None:
+        return handler
+    return replace(handler, already_done=_read_hook(already_done, event, handler))
+
+
+def _read_hook(function: Callable[..., object], event: type[EventModel] | str, handler: Handler) -> Handler:
+    if handler.ledger is not LedgerMode.LEASED:
+        raise ConfigError(
+            f"handler {handler.name}: want already_done with ledger='leased' only, got it with {handler.ledger.value!r}"
+        )
+    hook = read_handler(
+        function,
+        event,
+        name=f"{handler.name}.already_done",
+        policy=handler.policy,
+        deadline_s=handler.deadline_s,
+    )
+    if hook.wants_session:
+        raise ConfigError(f"{hook.name}: want the event and, if wanted, Context, got a session too")
+    return hook
 
 
 def _model(hints: dict[str, type], parameters: tuple[tuple[str, Role], ...]) -> type[EventModel] | None:

@@ -5,32 +5,31 @@ emits commit together or not at all. Nothing here settles, retries or stores: it
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias, cast
+from datetime import timedelta
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
 from uuid import UUID
 
 import psycopg
-import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
 
-from consumer.context import Context
-from consumer.decide.delivery import Body, Refused, read_payload, trail_of
+from consumer.decide.delivery import Body, Refused, read_payload
 from consumer.decide.order import Turn
-from consumer.outcome import DeadLetter, Done, Drop, Outcome, Retry, Snooze, Throttled
-from consumer.registry import Handler, Role
-from consumer.store import gate, work
+from consumer.decide.result import result_text
+from consumer.engine.calling import arguments_of, invoke, invoke_with, outcome_of
+from consumer.limits import Limits
+from consumer.outcome import DeadLetter, Done, Drop, Retry, Snooze, Throttled
+from consumer.registry import Handler, LedgerMode
+from consumer.store import gate, results, work
 from consumer.store.connection import SlotConnection, finish_session
-from consumer.store.ledger import Claim, Ledger, State, is_marked, mark_of
+from consumer.store.ledger import Claim, Entry, Ledger, State, is_marked, mark_of
 from consumer.store.stored import Connection
 from outbox.errors import LeaseLost, PermanentError, StoreUnavailable
 from outbox.event import Event
-from outbox.tenancy import tenant_scope
-from outbox.trail import trail_scope
 
+T = TypeVar("T")
 _CLAIM_S: Final = 3.0
 
 
@@ -52,9 +51,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handled:
-    """Committed."""
+    """Done. *result* is what the handler returned to be kept, as JSON text.
+
+    *is_written*: it is committed, with its result and, after an event's last handler, with what closes the books.
+    """
 
     attempt: int
+    result: str | None = None
+    is_written: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,18 +77,23 @@ class Early:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """Rolled back: the handler, or what checked before it, asked for *outcome*."""
+    """Rolled back: the handler, or what checked before it, asked for *outcome*.
+
+    *token* is that of the claim that writing this down ends, if it was a leased one.
+    """
 
     attempt: int
     outcome: Retry | Snooze | Throttled | DeadLetter | Drop
+    token: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raised:
-    """Rolled back: the handler, or the commit, failed with *error*."""
+    """Rolled back: the handler, or the commit, failed with *error*. *token* as in ``Returned``."""
 
     attempt: int
     error: BaseException
+    token: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +103,14 @@ class Interrupted:
     attempt: int
 
 
-Result: TypeAlias = Handled | Known | Early | Returned | Raised | Interrupted
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fenced:
+    """The handler ran, and nothing was kept: its claim is another's by now, or the lease that covered it ran out."""
+
+    attempt: int
+
+
+Result: TypeAlias = Handled | Known | Early | Returned | Raised | Interrupted | Fenced
 
 
 class LostTransaction(PermanentError):
@@ -112,12 +128,20 @@ class _Abandoned(Exception):
 class Attempts:
     """Runs attempts for one group."""
 
-    def __init__(self, *, group: str, ledger: Ledger, horizon: timedelta, skips_dead: bool = False) -> None:
-        self._group = group
-        self._skips_dead = skips_dead
-        self._ledger = ledger
+    def __init__(
+        self,
+        *,
+        group: str,
+        ledger: Ledger,
+        horizon: timedelta,
+        skips_dead: bool = False,
+        result_bytes_max: int = Limits().result_bytes_max,
+    ) -> None:
+        self.group = group
+        self.result_bytes_max = result_bytes_max
+        self.skips_dead = skips_dead
+        self.ledger = ledger
         self._horizon = horizon
-        self._log = structlog.get_logger("consumer.handler")
 
     async def run(self, slot: SlotConnection, job: Job) -> Result:
         """Try *job* once on *slot*, whose loop this runs on. The slot's connection is in no transaction afterwards.
@@ -142,10 +166,10 @@ class Attempts:
 
     async def _in_transaction(self, slot: SlotConnection, connection: Connection, job: Job, payload: object) -> Result:
         if job.event.ordering is not None:
-            turn = await gate.enter(connection, self._group, job.event, horizon=self._horizon)
+            turn = await gate.enter(connection, self.group, job.event, horizon=self._horizon)
             if not turn.may_run:
                 return Early(turn=turn)
-        mark = mark_of(self._group, job.handler.name) if job.handler.wants_session else None
+        mark = mark_of(self.group, job.handler.name) if job.handler.wants_session else None
         claim = Claim(
             event=job.event,
             handler=job.handler.name,
@@ -153,12 +177,15 @@ class Attempts:
             is_stored=job.owner is not None,
             is_replay=job.is_replay,
         )
-        taken = await self._claim(connection, claim)
+        if job.handler.ledger is LedgerMode.NONE:
+            taken: int | State = await self.ledger.begin(connection, claim)
+        else:
+            taken = await self._claim(connection, claim)
         if isinstance(taken, State):
             return Known(state=taken)
-        arguments = self._arguments(job, payload, attempt=taken)
-        finish = _Finish(self._group, connection, job, mark=mark, attempt=taken, skips_dead=self._skips_dead)
-        result = await _guarded(lambda: _call(slot, job, arguments, finish), attempt=taken)
+        arguments = arguments_of(self.group, job.handler, job.event, payload, attempt=taken)
+        finish = _Finish(self, connection, job, mark=mark, attempt=taken)
+        result = await guarded(lambda: _call(slot, job, arguments, finish), attempt=taken)
         # A statement that a deadline cut short takes its connection with it: that is the handler's doing.
         if isinstance(result, Raised) and slot.is_lost and not isinstance(result.error, TimeoutError):
             return Interrupted(attempt=taken)
@@ -168,50 +195,27 @@ class Attempts:
         """Claim, but wait for a twin only so long: a frozen process would take one of our slots for each of its own."""
         try:
             async with asyncio.timeout(_CLAIM_S):
-                return await self._ledger.claim(connection, claim)
+                return await self.ledger.claim(connection, claim)
         except TimeoutError:
             return State.RUNNING
-
-    def _arguments(self, job: Job, payload: object, *, attempt: int) -> dict[str, object]:
-        arguments: dict[str, object] = {}
-        for name, role in job.handler.parameters:
-            if role is Role.CONTEXT:
-                arguments[name] = self._context(job, attempt)
-            elif role is not Role.SESSION:
-                arguments[name] = payload
-        return arguments
-
-    def _context(self, job: Job, attempt: int) -> Context:
-        event, handler = job.event, job.handler.name
-        return Context(
-            event=event,
-            attempt=attempt,
-            deadline=datetime.now(UTC) + timedelta(seconds=job.handler.deadline_s),
-            idempotency_key=f"{self._group}:{event.id}:{handler}",
-            log=self._log.bind(
-                event_id=str(event.id), event_type=event.type, tenant=event.tenant, handler=handler, attempt=attempt
-            ),
-        )
 
 
 class _Finish:
     """Ends an attempt whose handler has returned, while its session, if it had one, is still there."""
 
-    def __init__(
-        self, group: str, connection: Connection, job: Job, *, mark: str | None, attempt: int, skips_dead: bool
-    ) -> None:
-        self._group = group
+    def __init__(self, attempts: Attempts, connection: Connection, job: Job, *, mark: str | None, attempt: int) -> None:
+        self._attempts = attempts
         self._connection = connection
         self._job = job
         self._mark = mark
         self._attempt = attempt
-        self._skips_dead = skips_dead
 
     async def __call__(self, returned: object, session: AsyncSession | None) -> Result:
         """Commit if the handler says it is done and the transaction is still the one that was claimed in."""
-        outcome = _outcome(returned, self._job.handler)
+        outcome = outcome_of(returned, self._job.handler)
         if not isinstance(outcome, Done):
             return Returned(attempt=self._attempt, outcome=outcome)
+        result = result_text(outcome.result, bytes_max=self._attempts.result_bytes_max)
         is_kept = session is None or await finish_session(session)
         if not (is_kept and is_marked(self._connection, self._mark)):
             # COMMIT would become ROLLBACK without a word, or the ledger row is gone: the event would be lost.
@@ -219,32 +223,50 @@ class _Finish:
                 f"handler {self._job.handler.name}: want the transaction left open and whole,"
                 " got one that was ended, or went on after a database error"
             )
+        if self._job.handler.ledger is LedgerMode.NONE and self._job.owner is not None:
+            await self._write(self._note_done)
         if self._job.is_last:
-            await self._close_books()
+            await self._write(self._close_books)
+        if result is not None:
+            await self._write(partial(self._keep, result))
         try:
             await self._connection.commit()
         except psycopg.Error as error:
             if self._connection.closed:  # whether it was committed is unknown: the next claim will tell
                 raise _Abandoned(StoreUnavailable("database: want the answer to a commit, got none")) from error
             raise
-        return Handled(attempt=self._attempt)
+        return Handled(attempt=self._attempt, result=result)
 
     async def _close_books(self) -> None:
         """Move the key on and remove the work row, in the order in which every transaction writes tables."""
         event, owner = self._job.event, self._job.owner
+        if event.ordering is not None:
+            passed = [(gate.key_of(self._attempts.group, event), event.ordering.number)]
+            await gate.advance(self._connection, passed, unless_dead=not self._attempts.skips_dead)
+        if owner is not None:
+            await work.finish(self._connection, self._attempts.group, [event.id], owner=owner)
+
+    async def _note_done(self) -> None:
+        """Of a handler that claims nothing the ledger only says something once it failed: that is over."""
+        job = self._job
+        done = Entry(handler=job.handler.name, state=State.DONE, attempts=self._attempt)
+        await self._attempts.ledger.record(self._connection, job.event, [done])
+
+    async def _keep(self, result: str) -> None:
+        handler = self._job.handler.name
+        await results.put(self._connection, self._attempts.group, self._job.event, handler=handler, result=result)
+
+    async def _write(self, statements: Callable[[], Awaitable[None]]) -> None:
+        """Run *statements* of ours, whose failure is not the handler's."""
         try:
-            if event.ordering is not None:
-                passed = [(gate.key_of(self._group, event), event.ordering.number)]
-                await gate.advance(self._connection, passed, unless_dead=not self._skips_dead)
-            if owner is not None:
-                await work.finish(self._connection, self._group, [event.id], owner=owner)
+            await statements()
         except LeaseLost as error:
             raise _Abandoned(error) from error
         except psycopg.Error as error:
             raise _Abandoned(StoreUnavailable(f"database: want a commit, got {type(error).__name__}")) from error
 
 
-async def _guarded(call: Callable[[], Awaitable[Result]], *, attempt: int) -> Result:
+async def guarded(call: Callable[[], Awaitable[T]], *, attempt: int) -> T | Raised:
     """Await *call*; whatever it raises is a result, but our own cancellation and an unknown commit."""
     try:
         return await call()
@@ -261,57 +283,6 @@ async def _guarded(call: Callable[[], Awaitable[Result]], *, attempt: int) -> Re
 
 async def _call(slot: SlotConnection, job: Job, arguments: dict[str, object], finish: _Finish) -> Result:
     if not job.handler.wants_session:
-        return await finish(await _invoke(job, arguments), None)
+        return await finish(await invoke(job.handler, job.event, arguments), None)
     async with slot.session(tenant=job.event.tenant) as session:
-        return await finish(await _invoke_with(job, arguments, session), session)
-
-
-async def _invoke(job: Job, arguments: dict[str, object]) -> object:
-    handler = job.handler
-    if not handler.is_async:
-        with _scopes(job.event):
-            return handler.function(**arguments)
-
-    async def run() -> object:
-        try:
-            with _scopes(job.event):
-                return await cast("Awaitable[object]", handler.function(**arguments))
-        except SystemExit as error:  # it would leave a task by way of the event loop, and end that
-            return error
-
-    async with asyncio.timeout(handler.deadline_s):
-        # A task of its own: context variables that a handler sets must not reach the next event.
-        returned = await asyncio.create_task(run(), name=handler.name)
-    if isinstance(returned, SystemExit):
-        raise returned
-    return returned
-
-
-async def _invoke_with(job: Job, arguments: dict[str, object], session: AsyncSession) -> object:
-    handler = job.handler
-    name = next(name for name, role in handler.parameters if role is Role.SESSION)
-    if handler.is_async:
-        return await _invoke(job, {**arguments, name: session})
-
-    def run(sync_session: Session) -> object:
-        with _scopes(job.event):
-            return handler.function(**arguments, **{name: sync_session})
-
-    return await session.run_sync(run)
-
-
-@contextmanager
-def _scopes(event: Event) -> Iterator[None]:
-    """Let what is emitted inside belong to the event's tenant and name the event as its cause."""
-    with tenant_scope(event.tenant), trail_scope(trail_of(event)):
-        yield
-
-
-def _outcome(returned: object, handler: Handler) -> Outcome:
-    match returned:
-        case None:
-            return Done()
-        case Done() | Retry() | Snooze() | Throttled() | DeadLetter() | Drop():
-            return returned
-        case _:
-            raise PermanentError(f"handler {handler.name}: want an Outcome or None, got {type(returned).__name__}")
+        return await finish(await invoke_with(job.handler, job.event, arguments, session), session)

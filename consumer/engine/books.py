@@ -6,7 +6,7 @@ wait for each other.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import assert_never
 from uuid import UUID
@@ -19,10 +19,12 @@ from consumer.decide.order import Turn
 from consumer.decide.redaction import payload_values
 from consumer.decide.report import Report, report_of, sentence
 from consumer.decide.rules import Pause, PauseHandler, PauseLane
+from consumer.engine.attempt import Handled, Raised, Result, Returned
 from consumer.engine.item import Item
-from consumer.engine.verdict import Buried, Fate, Finished, Pending, entries_of, lets_key_pass
+from consumer.engine.verdict import Buried, Fate, Pending, entries_of, lets_key_pass, overtaken
 from consumer.outcome import DeadCategory
-from consumer.store import control, dead, gate, work
+from consumer.registry import Handler
+from consumer.store import claims, control, dead, gate, results, work
 from consumer.store.connection import SlotConnection
 from consumer.store.dead import NewDead
 from consumer.store.ledger import Entry, Ledger, State
@@ -33,6 +35,29 @@ from outbox.errors import StoreUnavailable
 from outbox.event import Event
 
 _VOID: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Unwritten:
+    """What attempts leave to be written beside the fates: the tokens of claims, by handler, that end with that; what
+    the ledger was not asked about; and what handlers returned.
+    """
+
+    tokens: dict[str, int] = field(default_factory=dict)
+    done: list[Entry] = field(default_factory=list)
+    results: dict[str, str] = field(default_factory=dict)
+
+    def add(self, handler: Handler, result: Result) -> None:
+        """Take in how *handler* ended."""
+        match result:
+            case Returned(token=int(token)) | Raised(token=int(token)):
+                self.tokens[handler.name] = token
+            case Handled(is_written=False):
+                self.done.append(Entry(handler=handler.name, state=State.DONE, attempts=result.attempt))
+                if result.result is not None:
+                    self.results[handler.name] = result.result
+            case _:
+                pass  # all of it is written, or nothing happened
 
 
 class Books:
@@ -47,16 +72,15 @@ class Books:
         self._skips_dead = skips_dead
         self._payload_bytes_max = payload_bytes_max
 
-    async def close(self, slot: SlotConnection, item: Item, event: Event, fates: Sequence[Fate]) -> Sequence[Fate]:
+    async def close(
+        self, slot: SlotConnection, item: Item, event: Event, fates: Sequence[Fate], *, unwritten: "Unwritten"
+    ) -> Sequence[Fate]:
         """Write what follows from *fates*; returns them as they are now, if another process was quicker."""
         async with _transaction(slot) as connection:
-            entries = entries_of(fates)
-            written = await self._ledger.record(connection, event, entries)
-            overtaken = {entry.handler for entry in entries} - written
-            fates = [
-                Finished(handler=fate.handler, state=State.DONE, is_new=False) if fate.handler in overtaken else fate
-                for fate in fates
-            ]
+            entries = [replace(entry, token=unwritten.tokens.get(entry.handler)) for entry in entries_of(fates)]
+            left = await self._ledger.record(connection, event, [*entries, *unwritten.done])
+            fates = [overtaken(fate, left[fate.handler]) if fate.handler in left else fate for fate in fates]
+            await claims.release_keys(connection, self._group, dict.fromkeys(unwritten.tokens.values(), event))
             if event.ordering is not None and lets_key_pass(fates, skips_dead=self._skips_dead):
                 passed = [(gate.key_of(self._group, event), event.ordering.number)]
                 await gate.advance(connection, passed, unless_dead=not self._skips_dead)
@@ -67,6 +91,8 @@ class Books:
             for fate in fates:
                 if isinstance(fate, Pending) and fate.pause is not None:
                     await self._pause(connection, item, fate.handler, fate.pause)
+            for handler, result in unwritten.results.items():
+                await results.put(connection, self._group, event, handler=handler, result=result)
         return fates
 
     async def refuse(self, slot: SlotConnection, item: Item, refused: Refused) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
@@ -16,9 +16,11 @@ from consumer.decide.horizon import is_within
 from consumer.decide.order import Turn
 from consumer.decide.rules import Pause, PauseLane
 from consumer.engine.alarm import Alarm
-from consumer.engine.attempt import Attempts, Early, Handled, Interrupted, Job, Known, Raised, Returned
-from consumer.engine.books import Books, report_for
+from consumer.engine.attempt import Early, Fenced, Handled, Interrupted, Job, Known, Raised, Returned
+from consumer.engine.books import Books, Unwritten, report_for
 from consumer.engine.item import Item
+from consumer.engine.leased import insist
+from consumer.engine.modes import Modes
 from consumer.engine.slot import Slot
 from consumer.engine.verdict import Buried, Elsewhere, Fate, Finished, Pending, entries_of, fate_of, lets_key_pass
 from consumer.outcome import DeadCategory
@@ -81,7 +83,7 @@ class Path:
         self,
         *,
         consumer: Consumer,
-        attempts: Attempts,
+        modes: Modes,
         books: Books,
         horizon: timedelta,
         now: Callable[[], datetime],
@@ -92,7 +94,7 @@ class Path:
         self._group = consumer.group
         self._registry = consumer.registry
         self._skips_dead = consumer.skips_dead
-        self._attempts = attempts
+        self._modes = modes
         self._books = books
         self._horizon = horizon
         self._now = now
@@ -179,6 +181,7 @@ class Path:
 
     async def _handle(self, slot: Slot, item: Item, event: Event, body: Body, wanted: Sequence[Handler]) -> Walked:
         fates: Sequence[Fate] = []
+        unwritten = Unwritten()
         is_closed = False
         for handler in wanted:
             job = Job(
@@ -190,15 +193,16 @@ class Path:
                 # Then its transaction closes the books too, unless there is more to write than it knows of.
                 is_last=handler is wanted[-1] and _are_written(fates),
             )
-            result = await slot.attempt(self._attempts, job)
+            result = await self._modes.run(slot, job)
             if isinstance(result, Early) and not fates:
                 return Held(turn=result.turn)
             if isinstance(result, Interrupted):
                 result = self._judge_interruption(item, result)
             fates = [*fates, self._fate(item, handler, result)]
-            is_closed = isinstance(result, Handled) and job.is_last
+            unwritten.add(handler, result)
+            is_closed = isinstance(result, Handled) and result.is_written and job.is_last
         if not (is_closed or _says_nothing_new(item, event, fates)):
-            fates = await self._books.close(slot.connection, item, event, fates)
+            fates = await self._close(slot, item, event, fates, unwritten)
             for fate in fates:
                 if isinstance(fate, Buried):
                     self._alert(item, fate.category, handler=fate.handler)
@@ -206,7 +210,16 @@ class Path:
                     self._alert_pause(item, event, fate, fate.pause)
         return self._told(item, event, fates)
 
-    def _fate(self, item: Item, handler: Handler, result: Handled | Known | Early | Returned | Raised) -> Fate:
+    async def _close(
+        self, slot: Slot, item: Item, event: Event, fates: Sequence[Fate], unwritten: Unwritten
+    ) -> Sequence[Fate]:
+        def close() -> Awaitable[Sequence[Fate]]:
+            return self._books.close(slot.connection, item, event, fates, unwritten=unwritten)
+
+        # What a leased handler did cannot be rolled back: how it went is written down, however long that takes.
+        return await (insist(close) if unwritten.tokens else close())
+
+    def _fate(self, item: Item, handler: Handler, result: Handled | Known | Early | Returned | Raised | Fenced) -> Fate:
         return fate_of(handler, result, elapsed_s=self._elapsed_s(item), now=self._now(), rng=self._rng)
 
     def _judge_interruption(self, item: Item, result: Interrupted) -> Raised:

@@ -14,18 +14,19 @@ from consumer.api import Consumer
 from consumer.decide.costs import QUANTUM, Costs
 from consumer.decide.fairness import Scheduler
 from consumer.engine.alarm import Alarm, HookAlerts
-from consumer.engine.attempt import Attempts
 from consumer.engine.books import Books
 from consumer.engine.control import Controls, Weights
 from consumer.engine.drain import drain
 from consumer.engine.lease import Clock, Lease
 from consumer.engine.loop import Engine
+from consumer.engine.modes import modes_of
 from consumer.engine.path import Path
 from consumer.engine.pump import Pump
 from consumer.engine.service import Service
 from consumer.engine.slot import Slot
 from consumer.limits import Limits
 from consumer.ports import Broker, Exchange
+from consumer.store.claims import Claims
 from consumer.store.connection import SlotConnection
 from consumer.store.desk import Desk, forever
 from consumer.store.ledger import Ledger
@@ -114,10 +115,11 @@ async def _assemble(
     alarm: Alarm,
 ) -> _Parts:
     name = f"outbox-consumer {consumer.group}"
-    desks = [Desk(database_url, name=name) for _ in range(3)]
+    # The last two connect when a leased handler is first to run.
+    desks = [Desk(database_url, name=name) for _ in range(5)]
     for desk in desks:
         stack.push_async_callback(desk.close)
-    leases, work, copies = desks
+    leases, work, copies, taking, completing = desks
     async with leases.use() as connection:
         ring = await read_ring(connection)
     horizon = check_horizon(limits.horizon, ring)
@@ -133,9 +135,19 @@ async def _assemble(
         skips_dead=consumer.skips_dead,
         payload_bytes_max=limits.payload_bytes_max,
     )
+    modes = modes_of(
+        consumer,
+        limits,
+        ledger=ledger,
+        claims=Claims(group=consumer.group, ring=ring, horizon=horizon),
+        horizon=horizon,
+        incarnation=lambda: lease.id,
+        desks=(taking, completing),
+    )
+    stack.push_async_callback(modes.leased.close)
     path = Path(
         consumer=consumer,
-        attempts=Attempts(group=consumer.group, ledger=ledger, horizon=horizon, skips_dead=consumer.skips_dead),
+        modes=modes,
         books=books,
         horizon=horizon,
         now=clock.now,

@@ -8,7 +8,10 @@ from typing import Final, TypeVar
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from consumer.engine.attempt import Attempts, Job, Result
+from consumer.engine.calling import invoke
+from consumer.registry import Handler
 from consumer.store.connection import SlotConnection
+from outbox.event import Event
 
 T = TypeVar("T")
 _JOIN_S: Final = 2.0
@@ -28,9 +31,13 @@ class Slot:
         """Run *job*, where its handler may block and where it may not."""
         if job.handler.is_async:
             return await attempts.run(self.connection, job)
-        if self._thread is None:
-            self._thread = LoopThread(f"consumer-slot-{self.number}")
-        return await self._thread.run(attempts.run(self._thread_connection, job))
+        return await self._own_thread().run(attempts.run(self._thread_connection, job))
+
+    async def invoke(self, handler: Handler, event: Event, arguments: dict[str, object]) -> object:
+        """Call *handler* where it may block if it does; no connection is opened for it."""
+        if handler.is_async:
+            return await invoke(handler, event, arguments)
+        return await self._own_thread().run(invoke(handler, event, arguments))
 
     async def close(self) -> None:
         """Close both connections and end the thread; a handler that blocks it is left behind."""
@@ -38,6 +45,11 @@ class Slot:
         if self._thread is not None:
             thread, self._thread = self._thread, None
             await thread.close(self._thread_connection.close())
+
+    def _own_thread(self) -> "LoopThread":
+        if self._thread is None:
+            self._thread = LoopThread(f"consumer-slot-{self.number}")
+        return self._thread
 
 
 class LoopThread:

@@ -10,7 +10,7 @@ from consumer.decide.classify import classify, failure_of
 from consumer.decide.failure import Failure, FailureCategory, GiveUp, TryAgain, decide
 from consumer.decide.policy import Policy
 from consumer.decide.rules import Pause, PauseHandler, PauseLane, first_match
-from consumer.engine.attempt import Early, Handled, Known, Raised, Returned
+from consumer.engine.attempt import Early, Fenced, Handled, Known, Raised, Returned
 from consumer.outcome import DeadCategory, DeadLetter, Drop, Retry, Snooze, Throttled
 from consumer.registry import Handler
 from consumer.store.ledger import Entry, State
@@ -82,7 +82,7 @@ class _Try:
 
 def fate_of(
     handler: Handler,
-    result: Handled | Known | Early | Returned | Raised,
+    result: Handled | Known | Early | Returned | Raised | Fenced,
     *,
     elapsed_s: float,
     rng: random.Random,
@@ -93,9 +93,9 @@ def fate_of(
         case Handled():
             return Finished(handler=handler.name, state=State.DONE, is_new=True)
         case Known(state=state):
-            return _of_known(handler, state)
-        case Early():
-            return _held(handler)
+            return _of_known(handler.name, state)
+        case Early() | Fenced():  # fenced: by now it is another's, who will be done with it or not
+            return _held(handler.name)
         case Returned(attempt=attempt) | Raised(attempt=attempt):
             tried = _Try(handler=handler, attempt=attempt, elapsed_s=elapsed_s, now=now, rng=rng)
             if isinstance(result, Raised):
@@ -126,20 +126,26 @@ def lets_key_pass(fates: Sequence[Fate], *, skips_dead: bool) -> bool:
     return all(isinstance(fate, Finished) or (isinstance(fate, Buried) and skips_dead) for fate in fates)
 
 
-def _of_known(handler: Handler, state: State) -> Fate:
+def overtaken(fate: Fate, state: State) -> Fate:
+    """What becomes of *fate*, which could not be written as the ledger says *state* by now."""
+    # A retry is a work row's, and that may be this event's own, which must not be removed.
+    return _held(fate.handler) if state is State.RETRY else _of_known(fate.handler, state)
+
+
+def _of_known(handler: str, state: State) -> Fate:
     match state:
         case State.DONE | State.SKIPPED:
-            return Finished(handler=handler.name, state=state, is_new=False)
+            return Finished(handler=handler, state=state, is_new=False)
         case State.RETRY | State.DEAD:
-            return Elsewhere(handler=handler.name)
+            return Elsewhere(handler=handler)
         case State.RUNNING:
             return _held(handler)
         case _:
             assert_never(state)
 
 
-def _held(handler: Handler) -> Fate:
-    return Pending(handler=handler.name, reason=Reason.HELD, wait_s=_RUNNING_ELSEWHERE_S, attempts=0, what=None)
+def _held(handler: str) -> Fate:
+    return Pending(handler=handler, reason=Reason.HELD, wait_s=_RUNNING_ELSEWHERE_S, attempts=0, what=None)
 
 
 def _of_outcome(tried: _Try, outcome: Retry | Snooze | Throttled | DeadLetter | Drop) -> Fate:

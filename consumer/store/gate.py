@@ -1,16 +1,19 @@
 """The order of keyed events, in the database: who may run, who waits, and who is next.
 
-A key's events are handled alone: whoever handles one holds the key's lock until its transaction ends. The lock
-is taken first in that transaction, one per transaction, and never waited for, so it is part of no deadlock.
+A key's events are handled alone: whoever handles one in a transaction holds the key's lock until that ends; a leased
+handler, which has none open, holds it by a row of ``consumer.key_claim`` for as long as its process's lease does
+(``consumer.store.claims``). The lock is taken first and never waited for, so it is part of no deadlock.
 ``consumer.decide.order`` says what a position means; here it is read and moved.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
+
+from psycopg.rows import TupleRow
 
 from consumer.decide.order import Position, Turn, decide
 from consumer.store import stored as stored_message
@@ -80,6 +83,23 @@ async def enter(connection: Connection, group: str, event: Event, *, horizon: ti
     """
     key = key_of(group, event)
     return await _turn(connection, key, event, horizon, lock=lock_of(key))
+
+
+async def enter_all(connection: Connection, group: str, events: Sequence[Event], *, horizon: timedelta) -> list[Turn]:
+    """As ``enter``, for one event each of several keys: their turns, in order. None is waited for."""
+    keys = [key_of(group, event) for event in events]
+    values = {
+        "groups": [key.group for key in keys],
+        "tenants": [key.tenant for key in keys],
+        "tiers": [int(key.tier) for key in keys],
+        "keys": [key.key for key in keys],
+        "locks": [lock_of(key) for key in keys],
+        "events": [event.id for event in events],
+    }
+    rows = await (await connection.execute(_READ_ALL, values)).fetchall()
+    return [
+        await _judge(connection, key, event, horizon, row) for key, event, row in zip(keys, events, rows, strict=True)
+    ]
 
 
 async def advance(connection: Connection, passed: Iterable[tuple[Key, int]], *, unless_dead: bool = False) -> None:
@@ -164,11 +184,15 @@ def lock_of(key: Key) -> int:
 
 
 async def _turn(connection: Connection, key: Key, event: Event, horizon: timedelta, *, lock: int | None) -> Turn:
-    assert event.ordering is not None  # noqa: S101 - key_of was asked before
-    values = {**_names(key), "lock": lock}
+    values = {**_names(key), "lock": lock, "event": event.id}
     row = await (await connection.execute(_READ, values)).fetchone()
     assert row is not None  # noqa: S101 - a function's result
-    is_ours, number, now, group_started_at = row
+    return await _judge(connection, key, event, horizon, row)
+
+
+async def _judge(connection: Connection, key: Key, event: Event, horizon: timedelta, read: TupleRow) -> Turn:
+    assert event.ordering is not None  # noqa: S101 - key_of was asked before
+    is_ours, number, now, group_started_at = read
     if not is_ours:
         return Turn.BUSY
     position = Position(number=number, now=now, group_started_at=group_started_at)
@@ -188,7 +212,22 @@ def _names(key: Key) -> dict[str, object]:
     return {"group": key.group, "tenant": key.tenant, "tier": int(key.tier), "key": key.key}
 
 
-_READ: Final = "SELECT * FROM consumer.read_key(%(group)s, %(tenant)s, %(tier)s::smallint, %(key)s, %(lock)s::bigint)"
+_READ: Final = """
+    SELECT * FROM consumer.read_key(
+        %(group)s, %(tenant)s, %(tier)s::smallint, %(key)s, %(lock)s::bigint, %(event)s::uuid
+    )
+"""
+
+_READ_ALL: Final = """
+    SELECT k.* FROM unnest(
+        %(groups)s::text[], %(tenants)s::text[], %(tiers)s::smallint[], %(keys)s::text[], %(locks)s::bigint[],
+        %(events)s::uuid[]
+    ) WITH ORDINALITY AS a (group_name, tenant, tier, ordering_key, lock, event_id, place)
+    CROSS JOIN LATERAL consumer.read_key(
+        a.group_name, a.tenant, a.tier, a.ordering_key, a.lock, a.event_id
+    ) k
+    ORDER BY a.place
+"""
 
 _IS_HERE: Final = """
     SELECT FROM consumer.work

@@ -61,12 +61,13 @@ async def renew(
     """Let the lease end *lease_s* from now, and keep *heartbeat*; call it at a third of that.
 
     Raises:
-        LeaseLost: it was reaped. Whatever this incarnation owned may be another's: it must begin anew.
+        LeaseLost: it ran out, and never comes back. Whatever this incarnation owned may be another's: it must begin
+            anew.
     """
     said = None if heartbeat is None else Jsonb(heartbeat.to_json())
     cursor = await connection.execute(_RENEW, {"id": incarnation, "lease_s": lease_s, "heartbeat": said})
     if cursor.rowcount == 0:
-        raise LeaseLost("incarnation: want a lease of this process, got none; it expired and was taken back")
+        raise LeaseLost("incarnation: want a lease of this process, got one that ran out")
 
 
 async def end(connection: Connection, incarnation: UUID) -> int:
@@ -127,7 +128,7 @@ _RENEW: Final = """
     UPDATE consumer.incarnation
     SET expires_at = clock_timestamp() + make_interval(secs => %(lease_s)s),
         heartbeat = %(heartbeat)s::jsonb, heartbeat_at = clock_timestamp()
-    WHERE id = %(id)s
+    WHERE id = %(id)s AND expires_at > clock_timestamp()
 """
 
 _END: Final = "DELETE FROM consumer.incarnation WHERE id = %(id)s"

@@ -38,11 +38,15 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What the ledger is to say of one handler. *attempts* counts those that were spent."""
+    """What the ledger is to say of one handler. *attempts* counts those that were spent.
+
+    *token* is that of the claim it ends; without one it ends none, and a claim that runs stays as it is.
+    """
 
     handler: str
     state: State
     attempts: int
+    token: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +70,19 @@ class _Statements:
     first_marked: FirstStatement
     claim: bytes
     claim_stored: bytes
+    set_up: bytes
     read: bytes
+    spent: bytes
     record: bytes
 
 
 # One statement sets the tenant and takes the row: a round trip each would cost a third of the throughput.
 # Setting application_name is what lets the client see, without asking, that this transaction is still the one it
 # began: the server reports the name at every change, and the old one comes back when the transaction ends.
-_SETTINGS: Final[LiteralString] = """
-WITH settings AS MATERIALIZED (
-    SELECT set_config({tenant_setting}, {tenant}, true), set_config({check_name}, {mark}, true)
+_SET_UP: Final[LiteralString] = (
+    "SELECT set_config({tenant_setting}, {tenant}, true), set_config({check_name}, {mark}, true)"
 )
-"""
+_SETTINGS: Final[LiteralString] = f"WITH settings AS MATERIALIZED ({_SET_UP})"
 _INSERT: Final[LiteralString] = """
 INSERT INTO {ledger} AS l (slot, group_name, event_id, handler, tenant, state, attempts)
 SELECT {slot}, {group}, {event}, {handler}, {tenant}, 'done', 1 {source}
@@ -88,16 +93,27 @@ _NOTHING: Final[LiteralString] = "DO NOTHING RETURNING attempts"
 _AGAIN: Final[LiteralString] = (
     "DO UPDATE SET state = 'done', updated_at = statement_timestamp(),"
     " attempts = CASE WHEN {is_replay} THEN 1 ELSE l.attempts + 1 END"
-    " WHERE l.state = 'retry' OR (l.state = 'dead' AND {is_replay}) RETURNING attempts"
+    " WHERE l.state = 'retry' OR (l.state = 'dead' AND {is_replay})"
+    # Its handler was a leased one when a process died with it.
+    " OR (l.state = 'running' AND {abandoned}) RETURNING attempts"
 )
+#: Whether nobody has the claim ``l`` any more. A claim from after this statement began is looked at another time: the
+#: statement may not see the lease that covers it.
+ABANDONED: Final[LiteralString] = """(l.updated_at < statement_timestamp() AND NOT EXISTS (
+    SELECT FROM consumer.incarnation i WHERE i.id = l.incarnation AND i.expires_at > clock_timestamp()
+))"""
 _READ: Final[LiteralString] = "SELECT state FROM {ledger} WHERE event_id = %s AND group_name = {group} AND handler = %s"
+_SPENT: Final[LiteralString] = """
+SELECT attempts FROM {ledger} WHERE event_id = %s AND group_name = {group} AND handler = %s AND state = 'retry'
+"""
 # What is done stays done, whoever comes late with another answer.
 _RECORD: Final[LiteralString] = """
 INSERT INTO {ledger} AS l (slot, group_name, event_id, handler, tenant, state, attempts)
-VALUES ({slot}, {group}, %s, %s, %s, %s, %s)
+VALUES ({slot}, {group}, %(event)s, %(handler)s, %(tenant)s, %(state)s, %(attempts)s)
 ON CONFLICT (event_id, group_name, handler) DO UPDATE SET
     state = excluded.state, attempts = excluded.attempts, updated_at = statement_timestamp()
 WHERE l.state NOT IN ('done', 'skipped')
+  AND CASE WHEN %(token)s::bigint IS NULL THEN l.state <> 'running' OR {abandoned} ELSE l.token = %(token)s END
 RETURNING handler
 """
 
@@ -119,21 +135,48 @@ class Ledger:
         attempt = await self._take(connection, statements, claim)
         if attempt is not None:
             return attempt
-        row = await (await connection.execute(statements.read, (event.id, claim.handler))).fetchone()
-        if row is None:  # its twin gave up between the two statements
-            return State.RUNNING
-        return State(row[0])
+        return await self._state(connection, event, claim.handler)
 
-    async def record(self, connection: Connection, event: Event, entries: Sequence[Entry]) -> frozenset[str]:
-        """Write *entries*; returns the handlers of which it was written, all but those done or skipped before."""
+    async def begin(self, connection: Connection, claim: Claim) -> int:
+        """Set the transaction up as ``claim`` does, and take nothing: the attempt's number, from 1."""
+        if claim.mark is not None:
+            values = {"tenant": claim.event.tenant, "mark": claim.mark}
+            await connection.execute(self._of(claim.event).set_up, values)
+        counts_on = claim.is_stored and not claim.is_replay
+        return 1 + (await self.spent(connection, claim.event, claim.handler) if counts_on else 0)
+
+    async def record(self, connection: Connection, event: Event, entries: Sequence[Entry]) -> dict[str, State]:
+        """Write *entries*; returns what it left as it was, by handler, and the state that is in.
+
+        That is what was done or skipped before, and what another process claims or has claimed since.
+        """
         statement = self._of(event).record
-        written: set[str] = set()
+        left: dict[str, State] = {}
         for entry in entries:
             cursor = await connection.execute(
-                statement, (event.id, entry.handler, event.tenant, entry.state.value, entry.attempts)
+                statement,
+                {
+                    "event": event.id,
+                    "handler": entry.handler,
+                    "tenant": event.tenant,
+                    "state": entry.state.value,
+                    "attempts": entry.attempts,
+                    "token": entry.token,
+                },
             )
-            written.update(row[0] for row in await cursor.fetchall())
-        return frozenset(written)
+            if await cursor.fetchone() is None:
+                left[entry.handler] = await self._state(connection, event, entry.handler)
+        return left
+
+    async def spent(self, connection: Connection, event: Event, handler: str) -> int:
+        """How many attempts of *handler* at *event* were spent before, as far as is recorded."""
+        cursor = await connection.execute(self._of(event).spent, (event.id, handler))
+        row = await cursor.fetchone()
+        return 0 if row is None else int(row[0])
+
+    async def _state(self, connection: Connection, event: Event, handler: str) -> State:
+        row = await (await connection.execute(self._of(event).read, (event.id, handler))).fetchone()
+        return State.RUNNING if row is None else State(row[0])  # none: its twin gave up between the two statements
 
     async def _take(self, connection: Connection, statements: _Statements, claim: Claim) -> int | None:
         event = claim.event
@@ -196,6 +239,7 @@ def _statements(group: str, slot: int) -> _Statements:
             "group": sql.Literal(group),
             "tenant_setting": sql.Literal(TENANT_SETTING),
             "check_name": sql.Literal(_CHECK_NAME),
+            "abandoned": sql.SQL(ABANDONED),
         }
         return sql.SQL(text).format(**parts, **values, source=source).as_bytes(None)
 
@@ -212,6 +256,8 @@ def _statements(group: str, slot: int) -> _Statements:
         ),
         claim=render(_SETTINGS + _INSERT + _NOTHING),
         claim_stored=render(_SETTINGS + _INSERT + _AGAIN),
+        set_up=render(_SET_UP),
         read=render(_READ),
+        spent=render(_SPENT),
         record=render(_RECORD),
     )
