@@ -22,6 +22,10 @@ class Outgoing:
     tag: int
     lane: Lane
     event: Event
+    is_apart: bool = False
+    """The lane's queue may take nothing and answer nothing: what is sent behind it must not wait for it.
+
+    Its place among the lane's other events is the engine's care, who sends no other until it is settled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ No clock (every method is given the time) and no I/O. Times are monotonic second
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from outbox.naming import Lane
 from relay.decide.pieces import Sent, Stream
 
 
@@ -36,7 +37,8 @@ class Flight:
     _sent: dict[int, Sent] = field(default_factory=dict)
     _last_tag: int = 0
     _heard_at: float = 0.0
-    _heard: set[Stream] = field(default_factory=set)
+    _heard_tag: int = 0
+    _proven: set[Lane] = field(default_factory=set)
 
     def __len__(self) -> int:
         return len(self._sent)
@@ -50,49 +52,46 @@ class Flight:
                 self._sent.pop(sent.tag, None)
             self._last_tag += 1
             sent.tag = self._last_tag
+            sent.place = sent.place or sent.tag
             sent.sent_at = now
             sent.is_nacked = False
             self._sent[sent.tag] = sent
 
     def land(self, tag: int, now: float) -> Sent | None:
         """The broker has spoken of *tag*, and the row is with it no more; None if it was published anew since."""
-        self._heard_at = now
-        sent = self._sent.pop(tag, None)
-        if sent is not None:
-            self._heard.add(sent.stream)
-        return sent
+        self._heard(tag, now)
+        return self._sent.pop(tag, None)
 
     def nacked(self, tag: int, now: float) -> Sent | None:
         """The broker gave *tag* back. It keeps its place until it is launched again."""
-        self._heard_at = now
+        self._heard(tag, now)
         sent = self._sent.get(tag)
         if sent is not None:
             sent.is_nacked = True
         return sent
 
-    @property
-    def has_heard(self) -> bool:
-        """Whether the broker has spoken of anything since ``reconnected``."""
-        return bool(self._heard)
+    def is_proven(self, lane: Lane) -> bool:
+        """Whether the broker has confirmed an event to *lane* on this connection.
+
+        Until then one event at a time goes there, by itself: nothing else tells whether the queue takes any.
+        """
+        return lane in self._proven
+
+    def prove(self, lane: Lane) -> None:
+        """The broker has confirmed an event to *lane*."""
+        self._proven.add(lane)
 
     def reconnected(self) -> None:
-        """What is published from here on goes by a new channel, on which nothing was heard of any lane."""
-        self._heard.clear()
-
-    def suspect(self) -> Stream | None:
-        """The lane at which a channel that has fallen silent stands: the first in order of which it never heard."""
-        for sent in self._sent.values():
-            if not sent.is_nacked and sent.stream not in self._heard:
-                return sent.stream
-        return None
+        """What is published from here on goes by a new connection: no lane is proven on it."""
+        self._proven.clear()
 
     def unsettled(self) -> list[Sent]:
-        """Everything unsettled, in publishing order: what a new channel must be given before anything new."""
+        """Everything unsettled."""
         return list(self._sent.values())
 
     def unsettled_of(self, stream: Stream) -> list[Sent]:
-        """What is unsettled of one lane, in publishing order."""
-        return [sent for sent in self._sent.values() if sent.stream is stream]
+        """What is unsettled of one lane, in the order in which it was first published."""
+        return sorted((sent for sent in self._sent.values() if sent.stream is stream), key=lambda sent: sent.place)
 
     def forget(self, streams: Collection[Stream]) -> list[Sent]:
         """Return what is unsettled of these lanes, in publishing order; it is neither judged nor sent again."""
@@ -109,15 +108,26 @@ class Flight:
             sent.sent_at = max(sent.sent_at, now)
 
     def verdict(self, now: float, *, confirm_s: float) -> Verdict:
-        """What the silence since *now* - *confirm_s* means. Lanes known to be faulty are not counted."""
+        """What the silence since *now* - *confirm_s* means. Lanes known to be faulty are not counted.
+
+        Where nothing else is heard the connection is at fault, unless by lanes that have failed before and are not
+        proven: those would have it replaced each time that they are tried.
+        """
         overdue: dict[Stream, None] = {}
+        first_tag = 0
         for sent in self._sent.values():
             if sent.sent_at > now - confirm_s:
                 break
             if not sent.stream.is_faulty and not sent.is_nacked:
                 overdue[sent.stream] = None
+                first_tag = first_tag or sent.tag
         if not overdue:
             return AllWell()
-        if self._heard_at > now - confirm_s:
-            return LanesSilent(streams=list(overdue))
-        return BrokerSilent()
+        is_heard = self._heard_at > now - confirm_s or self._heard_tag > first_tag
+        is_theirs = is_heard or all(stream.strikes and not self.is_proven(stream.lane) for stream in overdue)
+        return LanesSilent(streams=list(overdue)) if is_theirs else BrokerSilent()
+
+    def _heard(self, tag: int, now: float) -> None:
+        self._heard_at = now
+        # Whoever was published before and is still silent is so for a reason of its own.
+        self._heard_tag = max(self._heard_tag, tag)

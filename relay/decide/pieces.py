@@ -85,6 +85,8 @@ class Sent:
     stream: "Stream"
     origin: "Piece | Retry"
     tag: int = 0
+    place: int = 0
+    """Its first tag: where it stands among the lane's, however often it is sent again."""
     sent_at: float = 0.0
     is_settled: bool = False
     is_nacked: bool = False

@@ -8,9 +8,11 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, assert_never
 
 from outbox.errors import BrokerUnavailable
+from outbox.naming import Lane
 from relay.limits import Limits
 from relay.log import lanes, store
 from relay.log.replays import Copy
@@ -46,6 +48,9 @@ class Courier:
         self._last_tag = 0
         self._copies: Sequence[Copy] = ()
         self._sent: dict[int, int] = {}
+        self._proven: set[Lane] = set()
+        self._behind: dict[Lane, list[int]] = {}
+        self._ready: list[int] = []
         self._nacked: list[int] = []
         self._returned: list[int] = []
         self._was_returned: set[int] = set()
@@ -56,6 +61,7 @@ class Courier:
     async def close(self) -> None:
         """Close the connection, whatever is unsettled. Safe to repeat."""
         self._is_open = False
+        self._proven.clear()
         await self._publisher.close()
 
     async def deliver(self, copies: Sequence[Copy]) -> Delivered:
@@ -88,6 +94,8 @@ class Courier:
     def _begin(self, copies: Sequence[Copy]) -> None:
         self._copies = copies
         self._sent.clear()
+        self._behind.clear()
+        self._ready.clear()
         self._nacked.clear()
         self._returned.clear()
         self._was_returned.clear()
@@ -99,26 +107,32 @@ class Courier:
         index = self._sent.pop(settlement.tag, None)
         if index is None:
             return  # of a chunk that was given up
+        lane = self._copies[index].lane
+        behind = self._behind.pop(lane, [])
         match settlement:
             case Confirmed():
-                return
+                self._proven.add(lane)
+                self._ready += behind
             case Nacked():
-                self._problem = f"{self._copies[index].lane.queue}: want the queue to take an event, got it back"
-                self._nacked.append(index)
+                self._problem = f"{lane.queue}: want the queue to take an event, got it back"
+                self._nacked += [index, *behind]
             case Failed(category=Category.UNROUTABLE) if index not in self._was_returned:
                 self._was_returned.add(index)
-                self._returned.append(index)
+                self._returned += [index, *behind]
             case Failed():
                 self._problem = settlement.reason
                 self._failed.add(index)
+                self._ready += behind
             case _:
                 assert_never(settlement)
 
     async def _again(self) -> None:
-        """Send what came back, in its order: once its lane stands, or after a moment."""
+        """Send what came back, in its order: once its lane stands, or after a moment; and what waited for its lane."""
         again, self._nacked = self._nacked, []
         if again:
             await asyncio.sleep(_RESEND_S)
+        again += self._ready
+        self._ready.clear()
         if self._returned:
             returned, self._returned = self._returned, []
             again += await self._declared(returned)
@@ -145,18 +159,25 @@ class Courier:
         return [index for index in returned if self._copies[index].lane in standing]
 
     async def _send(self, indices: Sequence[int]) -> None:
+        """Send these; to a lane that has confirmed nothing on this connection the first alone, and apart."""
         batch = []
         for index in indices:
+            copy = self._copies[index]
+            if copy.lane in self._behind:
+                self._behind[copy.lane].append(index)
+                continue
+            is_apart = copy.lane not in self._proven
+            if is_apart:
+                self._behind[copy.lane] = []
             self._last_tag += 1
             self._sent[self._last_tag] = index
-            copy = self._copies[index]
-            batch.append(Outgoing(tag=self._last_tag, lane=copy.lane, event=copy.row.event))
+            batch.append(Outgoing(tag=self._last_tag, lane=copy.lane, event=copy.row.event, is_apart=is_apart))
         if batch:
             async with self._answered(f"{len(batch)} messages taken"):
                 await self._publisher.send(batch)
 
     def _delivered(self) -> Delivered:
-        open_ones = {*self._sent.values(), *self._nacked, *self._stuck}
+        open_ones = {*self._sent.values(), *self._nacked, *self._stuck, *chain(*self._behind.values())}
         stuck = min(open_ones, default=None)
         before = len(self._copies) if stuck is None else stuck
         failed = sum(index < before for index in self._failed)

@@ -30,11 +30,9 @@ _NACK_BASE_S: Final = 0.05
 _NACK_CAP_S: Final = 10.0
 _FAULT_BASE_S: Final = 1.0
 _FAULT_CAP_S: Final = 60.0
-_SILENCE_CAP_S: Final = 300.0
+_SILENCE_CAP_S: Final = 60.0
 # A silent lane is only asked, which costs the others nothing, so it is back soon after it answers again.
 _SILENT_CAP_S: Final = 8.0
-# Longer than a reconnect takes, so that the others are confirmed before the suspect is sent to again.
-_SUSPECT_S: Final = 3.0
 
 
 class Outcomes:
@@ -56,7 +54,6 @@ class Outcomes:
         self._gauges = gauges
         self._rng = rng
         self._held: dict[Stream, None] = {}
-        self._suspects: set[Stream] = set()
         self._failures: list[Failure] = []
         self._failed_again: list[FailedAgain] = []
         self._published_deferred: list[tuple[str, UUID]] = []
@@ -69,6 +66,7 @@ class Outcomes:
         """Apply what the broker has said."""
         pieces: dict[Piece, None] = {}
         streams: dict[Stream, None] = {}
+        confirmed: dict[Stream, None] = {}
         for settlement in settlements:
             sent = self._ended(settlement, now)
             if sent is None:
@@ -78,9 +76,12 @@ class Outcomes:
                 pieces[sent.origin] = None
             if isinstance(settlement, Confirmed):
                 sent.stream.pace.confirmed(now - sent.sent_at, now)
+                confirmed[sent.stream] = None
             self._settle(sent, is_published=isinstance(settlement, Confirmed))
         for piece in pieces:
             piece.settle()
+        for stream in confirmed:
+            self._flight.prove(stream.lane)
         for stream in streams:
             self._recovered(stream, now)
 
@@ -102,7 +103,6 @@ class Outcomes:
             case AllWell():
                 return False
             case BrokerSilent():
-                self._suspect(now)
                 return True
             case LanesSilent(streams=streams):
                 for stream in streams:
@@ -118,7 +118,8 @@ class Outcomes:
     def due_again(self, now: float) -> list[Sent]:
         """End the holds that are over, and return what those lanes must be sent again first, in publishing order.
 
-        A lane that is not known to be well is asked for before, and held until it has answered.
+        A lane that is not known to be well is asked for before, and held until it has answered; then the first goes
+        alone, and the lane is held until that is settled.
         """
         due = [stream for stream in self._held if stream.held_until is not None and stream.held_until <= now]
         again: list[Sent] = []
@@ -126,8 +127,12 @@ class Outcomes:
             if stream.outstanding and not self._directory.is_declared(stream.lane):
                 self._ask(stream)
                 continue
-            again += [sent for sent in self._flight.unsettled_of(stream) if sent.is_nacked or stream.is_faulty]
+            owed = [sent for sent in self._flight.unsettled_of(stream) if sent.is_nacked or stream.is_faulty]
             self._release(stream)
+            if owed and not self._flight.is_proven(stream.lane):
+                del owed[1:]
+                self._hold(stream, math.inf)
+            again += owed
         return again
 
     def next_due(self) -> float:
@@ -137,7 +142,7 @@ class Outcomes:
     def reconnected(self) -> None:
         """A new connection stands: end every hold, and have what is unsettled sent again as its lane answers."""
         self._flight.reconnected()
-        for stream in [stream for stream in self._held if stream not in self._suspects]:
+        for stream in list(self._held):
             self._release(stream)
         for sent in self._flight.unsettled():
             sent.is_nacked, sent.is_second_try = True, False
@@ -161,7 +166,6 @@ class Outcomes:
         """These lanes are no longer ours to hold, nor what is *gone* with them to settle."""
         for stream in streams:
             self._held.pop(stream, None)
-            self._suspects.discard(stream)
         self.unsettled_retries -= sum(isinstance(sent.origin, Retry) for sent in gone)
 
     @property
@@ -225,7 +229,7 @@ class Outcomes:
     def _nacked(self, nacked: Nacked, now: float) -> None:
         sent = self._flight.nacked(nacked.tag, now)
         self._gauges.nacked += 1
-        if sent is not None and sent.stream.held_until is None:
+        if sent is not None and sent.stream.held_until in (None, math.inf):
             sent.stream.strikes += 1
             self._hold(sent.stream, now + self._delay_s(sent.stream, _NACK_BASE_S, _NACK_CAP_S))
 
@@ -279,31 +283,13 @@ class Outcomes:
             )
 
     def _recovered(self, stream: Stream, now: float) -> None:
-        if stream.is_faulty:
+        if stream.is_faulty or stream.held_until == math.inf:
             # It speaks again: what it still owes will come by itself, save what it gave back.
             stream.is_faulty = False
             self._hold(stream, now)
         if stream.held_until is None:
             stream.strikes = 0
             self._offer(stream)
-
-    def _suspect(self, now: float) -> None:
-        """Hold the lane at which the channel may stand beyond the reconnect, so that the others go first.
-
-        A queue without a leader may answer a declaration at once and yet take nothing. If the others are confirmed
-        without it, and not with it, it is tried ever more rarely, since each try costs them a silence.
-        """
-        stream = self._flight.suspect()
-        if stream is None:
-            return
-        delay_s = _SUSPECT_S
-        if self._flight.has_heard:
-            stream.strikes += 1
-            delay_s = self._delay_s(stream, max(self._limits.confirm_s, _SUSPECT_S), _SILENCE_CAP_S)
-            log.warning("lane suspected", lane=stream.lane.queue, unconfirmed=stream.outstanding, held_s=round(delay_s))
-        stream.is_faulty = True
-        self._suspects.add(stream)
-        self._hold(stream, now + delay_s)
 
     def _ask(self, stream: Stream) -> None:
         self._hold(stream, math.inf)
@@ -316,7 +302,6 @@ class Outcomes:
     def _release(self, stream: Stream) -> None:
         stream.held_until = None
         stream.is_faulty = False
-        self._suspects.discard(stream)
         self._held.pop(stream, None)
         self._offer(stream)
 

@@ -12,6 +12,7 @@ import structlog
 
 from outbox.backoff import Jitter, backoff_s
 from outbox.errors import BrokerUnavailable
+from outbox.naming import Lane
 from relay.decide.holdings import Holdings
 from relay.decide.pieces import Piece, Retry, Row, Sent, Stream
 from relay.decide.turns import WEIGHTS
@@ -114,6 +115,7 @@ class Sender:
         if now >= self._judge_at:
             self._judge_at = now + _JUDGE_EVERY_S
             if self._outcomes.judge(now):
+                self._losses = 0  # it was silent for long enough
                 raise BrokerUnavailable(f"broker: want confirms within {self._limits.confirm_s:g} s, got none")
         self._outcomes.answered(await self._directory.work(now), now)
         again = self._outcomes.due_again(now)
@@ -150,6 +152,7 @@ class Sender:
         """Those of *due* that may be published now; what must wait is left for the next look."""
         room, room_bytes = self._limits.window - self._backlog.unpersisted, self._limits.batch_bytes
         chosen: list[Due] = []
+        tried: set[Lane] = set()
         for one in due:
             stream = self._backlog.stream_of(one.lane, tenant_hash=one.tenant_hash, bucket=one.bucket)
             if stream.held_until is not None or self._is_leaving(stream):
@@ -157,6 +160,10 @@ class Sender:
             if not self._directory.is_open(one.lane):
                 self._directory.want(stream)
                 continue
+            if not self._flight.is_proven(one.lane):
+                if stream.outstanding or one.lane in tried:
+                    continue
+                tried.add(one.lane)
             room_bytes -= one.payload_bytes
             if len(chosen) >= room or (chosen and room_bytes < 0):
                 break
@@ -238,17 +245,22 @@ class Sender:
             if stream.outstanding > allowed // 2:
                 # A read for a few rows costs as much as one for many; the next confirm offers the lane again.
                 return []
-            await self._keep()
-            small = self._small_ones(stream, piece)
-            if len(small) > 1:
-                await self._reader.fill_all(small)
-            else:
-                await self._reader.fill(stream, piece, rows_max=rows_max, bytes_max=bytes_max)
+            # One row may go to a lane that is not proven, and the rest of a turn as soon as that is confirmed.
+            rows = rows_max if self._flight.is_proven(stream.lane) else min(self._limits.chunk, room)
+            await self._read(stream, piece, rows_max=rows, bytes_max=bytes_max)
         taken = stream.take(rows_max=rows_max, bytes_max=bytes_max)
         if not taken and stream.has_more:
             # An exhausted range with another piece behind it: its turn is not over.
             return await self._take(stream, room=room, room_bytes=room_bytes)
         return taken
+
+    async def _read(self, stream: Stream, piece: Piece, *, rows_max: int, bytes_max: int) -> None:
+        await self._keep()
+        small = self._small_ones(stream, piece)
+        if len(small) > 1:
+            await self._reader.fill_all(small)
+        else:
+            await self._reader.fill(stream, piece, rows_max=rows_max, bytes_max=bytes_max)
 
     def _small_ones(self, first: Stream, piece: Piece) -> list[tuple[Stream, Piece]]:
         """*piece*, and those of the next lanes that can be read along with it.
@@ -270,6 +282,8 @@ class Sender:
 
     def _allowed(self, stream: Stream) -> int:
         """How many rows the lane may have with the broker."""
+        if not self._flight.is_proven(stream.lane):
+            return 1
         free = self._limits.window - self._backlog.unpersisted
         return max(1, min(free * WEIGHTS[stream.lane.tier] // _WEIGHT_MAX, int(stream.pace.room)))
 
@@ -278,9 +292,10 @@ class Sender:
         self._flight.launch(sents, time.monotonic())
         self._gauges.published += len(sents)
         self._gauges.resent += len(sents) if is_again else 0
+        apart = {stream for stream in {sent.stream for sent in sents} if not self._flight.is_proven(stream.lane)}
         for start in range(0, len(sents), self._limits.batch):
             batch = [
-                Outgoing(tag=sent.tag, lane=sent.stream.lane, event=sent.row.event)
+                Outgoing(tag=sent.tag, lane=sent.stream.lane, event=sent.row.event, is_apart=sent.stream in apart)
                 for sent in sents[start : start + self._limits.batch]
             ]
             # A slow broker takes longer than a lease for all of them; and one who was replaced sends no more.

@@ -44,6 +44,14 @@ def refusal(code: int, text: str, *, reason: str) -> Refusal:
     )
 
 
+def verdict(outgoing: Outgoing, refusal: Refusal) -> Failed:
+    """What *refusal* means for *outgoing*, in words that fit this one."""
+    reason = refusal.reason
+    if refusal.body_bytes_max is not None:
+        reason = f"payload: want at most {refusal.body_bytes_max} bytes, got {len(outgoing.event.payload)}; {reason}"
+    return Failed(tag=outgoing.tag, category=refusal.category, reason=reason)
+
+
 class Caution:
     """What must be sent alone, and what must not be sent again."""
 
@@ -66,7 +74,7 @@ class Caution:
         self.body_bytes_max = refusal.body_bytes_max
         condemned = _over(unsettled, refusal.body_bytes_max) or (unsettled if len(unsettled) == 1 else ())
         self._suspects = set() if condemned else {_key(outgoing) for outgoing in unsettled}
-        self._verdicts |= {_key(outgoing): _verdict(outgoing, refusal) for outgoing in condemned}
+        self._verdicts |= {_key(outgoing): refusal for outgoing in condemned}
 
     def interrupted(self) -> None:
         """The connection was lost for another reason: who was suspect still is."""
@@ -79,11 +87,11 @@ class Caution:
         """Queue *batch* behind what waits, save the condemned, which are returned."""
         failed = []
         for outgoing in batch:
-            verdict = self._verdicts.pop(_key(outgoing), None)
-            if verdict is None:
+            refusal = self._verdicts.pop(_key(outgoing), None)
+            if refusal is None:
                 self._waiting.append(outgoing)
             else:
-                failed.append(Failed(tag=outgoing.tag, category=verdict.category, reason=verdict.reason))
+                failed.append(verdict(outgoing, refusal))
         return failed
 
     def due(self, *, is_idle: bool) -> Sequence[Outgoing]:
@@ -113,14 +121,6 @@ def _over(unsettled: Sequence[Outgoing], body_bytes_max: int | None) -> Sequence
     if body_bytes_max is None:
         return ()
     return [outgoing for outgoing in unsettled if len(outgoing.event.payload) > body_bytes_max]
-
-
-def _verdict(outgoing: Outgoing, refusal: Refusal) -> Refusal:
-    """*refusal* in the words that fit this one."""
-    if refusal.body_bytes_max is None:
-        return refusal
-    sizes = f"want at most {refusal.body_bytes_max} bytes, got {len(outgoing.event.payload)}"
-    return Refusal(category=refusal.category, reason=f"payload: {sizes}; {refusal.reason}")
 
 
 def _key(outgoing: Outgoing) -> _Key:

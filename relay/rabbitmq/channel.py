@@ -4,11 +4,11 @@ It lives as long as its connection and is then replaced; only *caution* goes on 
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
-from aiormq import AMQPError, ChannelInvalidStateError, Connection
+from aiormq import AMQPError, Connection
 from pamqp import commands
 from pamqp.frame import FrameTypes, marshal
 from pamqp.header import ContentHeader
@@ -16,9 +16,10 @@ from yarl import URL
 
 from outbox.errors import BrokerUnavailable
 from relay.ports import Category, Failed, Outgoing, Settlement
-from relay.rabbitmq.caution import Caution, refusal
+from relay.rabbitmq.apart import Apart
+from relay.rabbitmq.caution import Caution, Refusal, refusal, verdict
 from relay.rabbitmq.confirms import Confirms
-from relay.rabbitmq.frames import Marshaller
+from relay.rabbitmq.frames import Marshaller, TooLarge
 from relay.rabbitmq.tap import CHANNEL, Tap, connect
 
 # The broker's words for "I will not take this message": 311, 406 on the channel; 501, 502 on the connection.
@@ -26,29 +27,6 @@ from relay.rabbitmq.tap import CHANNEL, Tap, connect
 _REFUSALS: Final = frozenset({311, 406, 501, 502})
 _SILENT_HEARTBEATS: Final = 2
 _GOODBYE_S: Final = 1.0
-
-
-@contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Turn what the client and the system raise into BrokerUnavailable, beginning with *what*."""
-    try:
-        yield
-    except asyncio.CancelledError:
-        # The client cancels those who wait for it when its connection dies; nobody has cancelled them.
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise BrokerUnavailable(f"{what}: the connection was lost") from None
-    except TimeoutError as error:
-        raise BrokerUnavailable(f"{what}: no answer in time") from error
-    except (AMQPError, ChannelInvalidStateError, OSError) as error:
-        raise BrokerUnavailable(f"{what}: {words(error)}") from error
-
-
-def words(error: BaseException) -> str:
-    """What *error* says, in one line."""
-    said = " ".join(str(part) for part in error.args if part is not None).strip()
-    return " ".join(said.split()) or type(error).__name__
 
 
 class PublishingChannel:
@@ -70,6 +48,7 @@ class PublishingChannel:
         self._watch: asyncio.TimerHandle | None = None
         self._frames: Marshaller
         self._tap: Tap | None = None
+        self._apart: Apart | None = None
         self.connection: Connection | None = None
         self.is_blocked = False
 
@@ -82,6 +61,7 @@ class PublishingChannel:
         self._frames = Marshaller(channel=CHANNEL, frame_bytes_max=frame_bytes_max, body_bytes_max=body_bytes_max)
         self._tap.write(marshal(commands.Channel.Open(), CHANNEL) + marshal(commands.Confirm.Select(), CHANNEL))
         await self._is_ready
+        self._apart = Apart(self.connection, settled=self._settled_apart, lost=self.lost)
         self._listen_for_silence()
         return self.connection
 
@@ -92,7 +72,8 @@ class PublishingChannel:
             self._settled += self._caution.add(batch)
             self._write(self._caution.due(is_idle=self._confirms.is_idle))
         else:
-            self._write(batch)
+            self._write([outgoing for outgoing in batch if not outgoing.is_apart])
+            self._write_apart([outgoing for outgoing in batch if outgoing.is_apart])
         if self._settled:
             self._news.set()
         await self._wait_for_room()
@@ -113,6 +94,8 @@ class PublishingChannel:
         """Close, with a word to the broker if it listens. Safe to repeat."""
         is_alive = self._loss is None and not self.is_blocked
         self.lost("closed")
+        if self._apart is not None:
+            await self._apart.close()
         if self.connection is None or self._tap is None:
             return
         with suppress(AMQPError, OSError):
@@ -171,9 +154,10 @@ class PublishingChannel:
     def _closed_by_broker(self, what: str, close: commands.Channel.Close | commands.Connection.Close) -> None:
         reason = self.brokers_words = f"the broker closed {what}: {close.reply_code} {close.reply_text}"
         if self._loss is None and close.reply_code in _REFUSALS:
-            self._caution.refused(
-                self._confirms.unsettled(), refusal(close.reply_code, close.reply_text, reason=reason)
-            )
+            unsettled = list(self._confirms.unsettled())
+            if self._apart is not None and isinstance(close, commands.Connection.Close):
+                unsettled += self._apart.unsettled()
+            self._caution.refused(unsettled, refusal(close.reply_code, close.reply_text, reason=reason))
             self._end(reason)
         self.lost(reason)
 
@@ -194,13 +178,29 @@ class PublishingChannel:
         frames: list[bytes] = []
         for outgoing in batch:
             published = self._frames.publish(outgoing.lane, outgoing.event)
-            if isinstance(published, bytes):
+            if isinstance(published, TooLarge):
+                self._settled.append(_too_large(outgoing, published))
+            else:
                 frames.append(published)
                 self._confirms.published(outgoing)
-            else:
-                self._settled.append(Failed(tag=outgoing.tag, category=Category.TOO_LARGE, reason=published.reason))
         if frames and self._tap is not None:
             self._tap.write(b"".join(frames))
+
+    def _write_apart(self, batch: Sequence[Outgoing]) -> None:
+        for outgoing in batch:
+            published = self._frames.publish(outgoing.lane, outgoing.event)
+            if isinstance(published, TooLarge):
+                self._settled.append(_too_large(outgoing, published))
+            elif self._apart is not None:
+                self._apart.send(outgoing)
+
+    def _settled_apart(self, outgoing: Outgoing, settled: Settlement | Refusal) -> None:
+        if isinstance(settled, Refusal):
+            if settled.body_bytes_max is not None:
+                self._frames.limit(settled.body_bytes_max)
+            settled = verdict(outgoing, settled)
+        self._settled.append(settled)
+        self._news.set()
 
     def _returned(self, message_id: str) -> None:
         came_back, self._coming_back = self._coming_back, None
@@ -237,3 +237,7 @@ class PublishingChannel:
             self._tap.abort()
             return
         self._watch = loop.call_later(self._heartbeat_s / 2, self._listen_for_silence)
+
+
+def _too_large(outgoing: Outgoing, found: TooLarge) -> Failed:
+    return Failed(tag=outgoing.tag, category=Category.TOO_LARGE, reason=found.reason)

@@ -78,6 +78,10 @@ class Marshaller:
         self._body_bytes_max = body_bytes_max
         self._envelopes: dict[_Key, _Envelope | TooLarge] = {}
 
+    def limit(self, body_bytes_max: int) -> None:
+        """The broker turned out to take no larger bodies than this."""
+        self._body_bytes_max = min(body_bytes_max, self._body_bytes_max)
+
     def publish(self, lane: Lane, event: Event) -> bytes | TooLarge:
         """The frames that publish *event* to *lane*, persistent and mandatory."""
         envelope = self._envelope(lane, event)

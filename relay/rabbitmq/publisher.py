@@ -11,7 +11,8 @@ from outbox.naming import Lane
 from outbox.topology import QueueKind
 from relay.ports import Announcement, LaneFault, Outgoing, Settlement
 from relay.rabbitmq.caution import Caution
-from relay.rabbitmq.channel import PublishingChannel, translated
+from relay.rabbitmq.channel import PublishingChannel
+from relay.rabbitmq.client import translated
 from relay.rabbitmq.frames import DEFAULT_BODY_BYTES_MAX
 from relay.rabbitmq.topology import RabbitTopology
 
@@ -92,6 +93,7 @@ class RabbitPublisher:
         """See ``relay.ports.Publisher``."""
         channel, self._channel = self._channel, None
         if channel is not None:
+            self._topology.blame(channel.brokers_words or "")
             await channel.close()
 
     async def declare(self, lanes: Sequence[Lane], *, patience_s: float = 10.0) -> Sequence[LaneFault]:

@@ -18,7 +18,6 @@ from typing import Final
 from aiormq import Connection
 from aiormq.abc import AbstractChannel, DeliveredMessage
 from aiormq.exceptions import AMQPChannelError, ChannelAccessRefused, ChannelLockedResource, DeliveryError
-from pamqp.commands import Basic
 
 from outbox.errors import BrokerUnavailable, ConfigError
 from outbox.naming import Lane, check_group
@@ -35,7 +34,7 @@ from outbox.topology import (
 )
 from relay.announcement import announcement_message
 from relay.ports import Announcement, Category, LaneFault
-from relay.rabbitmq.channel import translated, words
+from relay.rabbitmq.client import properties_of, translated, words
 
 _WORKERS: Final = 8
 _ANNOUNCED_AT_ONCE: Final = 100
@@ -63,12 +62,15 @@ class RabbitTopology:
         self._groups: set[str] = set()
         self._called: set[str] = set()
         self._hanging: dict[str, AbstractChannel] = {}  # queues whose answer is still awaited, and by which channel
+        self._asked: set[str] = set()  # queues that the connection was asked for, and has not answered
+        self._blamed: dict[str, str] = {}  # queues over which the broker closed it, with its words
 
     async def attach(self, connection: Connection) -> None:
         """Declare the exchanges on *connection* and listen for roll calls. Raises what aiormq raises."""
         self._connection = connection
         self._groups.clear()
         self._hanging.clear()
+        self._asked.clear()
         channel = await connection.channel(publisher_confirms=False)
         for name, kind in EXCHANGES.items():
             await channel.exchange_declare(name, exchange_type=kind, durable=True)
@@ -101,6 +103,14 @@ class RabbitTopology:
         """See ``relay.ports.LaneTopology``."""
         called, self._called = frozenset(self._called), set()
         return called
+
+    def blame(self, words: str) -> None:
+        """The broker closed the connection with *words*: a queue of ours that they name is not asked for at once again.
+
+        RabbitMQ 3.10 does so over a quorum queue of which remains are left (541, cluster_not_formed).
+        """
+        self._blamed |= {name: words for name in self._asked if f"'{name}'" in words}
+        self._asked.clear()
 
     async def _hear(self, message: DeliveredMessage) -> None:
         try:
@@ -142,6 +152,15 @@ class RabbitTopology:
 
     async def _queue(self, channel: AbstractChannel, queue: BoundQueue, patience_s: float) -> "_Refusal | None":
         """Declare and bind one queue; if that fails it is told why, and *channel* is of no more use."""
+        name = queue.name
+        if (words_about_it := self._blamed.pop(name, None)) is not None:
+            return _Refusal(category=Category.REFUSED, reason=f"queue {name}: {words_about_it}")
+        self._asked.add(name)
+        refusal = await self._declare(channel, queue, patience_s)
+        self._asked.discard(name)
+        return refusal
+
+    async def _declare(self, channel: AbstractChannel, queue: BoundQueue, patience_s: float) -> "_Refusal | None":
         name = queue.name
         if (hanging := self._hanging.get(name)) is not None and not hanging.is_closed:
             # A channel for each time it is asked would run into the broker's limit.
@@ -191,20 +210,13 @@ class RabbitTopology:
 
     async def _announce(self, channel: AbstractChannel, one: Announcement, faults: list[LaneFault]) -> None:
         message = announcement_message(one)
-        properties = Basic.Properties(
-            content_type=message.content_type,
-            delivery_mode=2,
-            message_id=message.message_id,
-            message_type=message.type,
-            app_id=message.app_id,
-        )
         with translated("announcing a lane"):
             try:
                 await channel.basic_publish(
                     message.body,
                     exchange=DIRECTORY_EXCHANGE,
                     routing_key=one.lane.group,
-                    properties=properties,
+                    properties=properties_of(message),
                     mandatory=True,
                     timeout=self._timeout_s,
                 )

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -150,6 +151,23 @@ async def test_one_event_to_two_groups_fails_only_for_the_one_without_a_queue(st
     wrong = [one for one in sent if isinstance(settled[one.tag], Failed) is not (one.lane == there)]
     assert not wrong
     assert events_of(await stage.read(here.queue)) == events
+
+
+async def test_events_that_are_sent_apart_fare_as_others_do(stage: Stage) -> None:
+    lanes = [lane(f"t{number}") for number in range(40)]
+    await opened(stage, *lanes)
+    alone = [replace(one, is_apart=True) for one in outgoing(42, *lanes, lane("nobody"), lane("large"))]
+    alone[41] = replace(alone[41], event=event(payload=bytes(BODY_BYTES_MAX + 1)))
+
+    await stage.publisher.send([*alone, *outgoing(1, lane("t0"), first_tag=100)])
+    settled = await settle(stage.publisher, 43)
+
+    assert confirmed_tags(settled) == [*range(1, 41), 100]
+    found = sorted(failures(settled), key=lambda one: one.tag)
+    assert [one.category for one in found] == [Category.UNROUTABLE, Category.TOO_LARGE]
+    assert lane("nobody").routing_key in found[0].reason
+    for sent in alone[1:40]:
+        assert events_of(await stage.read(sent.lane.queue)) == [sent.event]
 
 
 async def test_a_lanes_events_arrive_in_the_order_they_were_sent(stage: Stage) -> None:

@@ -153,6 +153,28 @@ async def test_a_message_over_the_brokers_own_limit_is_found_and_its_neighbours_
         assert connections <= 5
 
 
+async def test_a_message_over_the_brokers_own_limit_that_was_sent_apart_costs_no_connection_and_tells_the_limit(
+    faulty_rabbit: Node,
+) -> None:
+    large = [
+        Outgoing(tag=tag, lane=lane("limit"), event=event(payload=bytes(5_000)), is_apart=tag == 1) for tag in (1, 2)
+    ]
+    async with rabbit_stage(faulty_rabbit.url(), queue_kind="classic") as stage:
+        faulty_rabbit.ctl("eval", "application:set_env(rabbit, max_message_size, 4000).")
+        try:
+            await stage.publisher.open()
+            assert not await stage.publisher.declare([lane("limit")])
+            await stage.publisher.send(large[:1])
+            found = [*await settle(stage.publisher, 1)]
+            await stage.publisher.send([large[1], *outgoing(1, lane("limit"), first_tag=3)])
+            found += await settle(stage.publisher, 2)
+        finally:
+            faulty_rabbit.ctl("eval", "application:set_env(rabbit, max_message_size, 134217728).")
+        assert [(one.tag, one.category) for one in failures(found)] == [(tag, Category.TOO_LARGE) for tag in (1, 2)]
+        assert all("want at most 4000 bytes, got 5000" in one.reason for one in failures(found))
+        assert confirmed_tags(found) == [3]
+
+
 async def _publish_like_the_engine(
     publisher: RabbitPublisher, sent: Sequence[Outgoing]
 ) -> tuple[Sequence[Settlement], int]:

@@ -11,7 +11,7 @@ from relay.limits import Limits
 from relay.log import leases, store
 from relay.memory import MemoryPublisher
 from tests.integration.relay.faulty_publisher import FaultyPublisher
-from tests.integration.relay.running import QUICK, App, Running, arrived, emit, queued, start, value
+from tests.integration.relay.running import QUICK, App, Running, arrived, committed, emit, queued, start, value
 from tests.support.wait import until
 
 #: Whatever happens within a test happens long before a lease expires.
@@ -75,9 +75,10 @@ async def test_a_bucket_leaves_only_when_all_that_was_published_of_it_is_confirm
     publisher = FaultyPublisher(broker)
     first = start(url, publisher, limits=replace(PATIENT, drain_s=30.0, confirm_s=30.0))
     await first.owns()
+    events = committed(app, 1, LEAVING)
+    await first.sees(lambda gauges: gauges.confirmed == 1)
     publisher.is_late = True
-    events = emit(app, LEAVING, count=100)
-    app.commit()
+    events += committed(app, 100, LEAVING)
     await first.sees(lambda gauges: gauges.in_flight == 100)
     second = start(url, MemoryPublisher(broker), limits=PATIENT)
     await first.sees(lambda gauges: gauges.share == 32)
@@ -97,15 +98,17 @@ async def test_a_bucket_whose_confirms_do_not_come_moves_all_the_same_and_its_fo
     url: str, app: App, broker: InProcessBroker
 ) -> None:
     publisher = FaultyPublisher(broker)
-    publisher.is_silent = lambda outgoing: outgoing.lane.tenant == LEAVING
     first = start(url, publisher, limits=replace(PATIENT, drain_s=0.5))
     await first.owns()
-    events = emit(app, LEAVING, count=100)
-    app.commit()
+    before = committed(app, 1, LEAVING)
+    await first.sees(lambda gauges: gauges.confirmed == 1)
+    publisher.is_silent = lambda outgoing: outgoing.lane.tenant == LEAVING
+    events = committed(app, 100, LEAVING)
     await first.sees(lambda gauges: gauges.in_flight == 100)
     second = start(url, MemoryPublisher(broker), limits=PATIENT)
     await second.owns(32)
-    await until(lambda: queued(broker, LEAVING) == events + events, what="the new owner to publish what was unknown")
+    unknown = before + events + events
+    await until(lambda: queued(broker, LEAVING) == unknown, what="the new owner to publish what was unknown")
     await first.sees(lambda gauges: gauges.in_flight == gauges.unpersisted == gauges.faulty_lanes == 0)
     publisher.is_dead = True  # what is unsettled is sent again on the next connection
     await first.sees(lambda gauges: gauges.broker_losses == 1)
@@ -116,7 +119,7 @@ async def test_a_bucket_whose_confirms_do_not_come_moves_all_the_same_and_its_fo
         await arrived(broker, more[tenant], tenant)
     assert first.gauges.resent == 0
     await _all_crash([first, second])
-    assert queued(broker, LEAVING) == events + events + more[LEAVING]
+    assert queued(broker, LEAVING) == unknown + more[LEAVING]
 
 
 async def test_a_relay_that_does_not_reach_the_broker_leaves_its_share_to_those_that_do(

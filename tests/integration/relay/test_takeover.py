@@ -16,7 +16,7 @@ from relay.log import leases, positions, store
 from relay.memory import MemoryPublisher
 from relay.metrics import register
 from tests.integration.relay.faulty_publisher import FaultyPublisher
-from tests.integration.relay.running import QUICK, App, arrived, emit, queued, running, start, value
+from tests.integration.relay.running import QUICK, App, arrived, committed, emit, queued, running, start, value
 
 NOTHING = Positions(bases=(), streams=(), caught_up=(), settled=0)
 SLOW_TO_PERSIST = replace(QUICK, persist_s=30.0)
@@ -125,17 +125,17 @@ async def test_an_owner_whose_buckets_were_taken_forgets_what_it_holds_and_publi
     with capture_logs() as logs:
         async with running(url, broker, publisher=publisher) as relay:
             register(relay.gauges, registry)
-            await relay.sees(lambda gauges: gauges.is_broker_up)
+            committed(app, 1)
+            await relay.sees(lambda gauges: gauges.confirmed == 1)
             publisher.is_silent = lambda _: True
-            emit(app, count=100)
-            app.commit()
+            committed(app, 100)
             await relay.sees(lambda gauges: gauges.in_flight == 100)
             app.execute("update outbox.bucket set token = 0, expires_at = 'infinity'")  # somebody else's now
             app.commit()
             await relay.sees(lambda gauges: gauges.leases_lost == 1)
             await relay.sees(lambda gauges: gauges.is_broker_up)
             assert relay.gauges.in_flight == 0
-            assert len(publisher.sent) == 100
+            assert len(publisher.sent) == 101
     assert registry.get_sample_value("outbox_relay_leases_lost_total") == 1
     assert [line["reason"] for line in logs if line["event"] == "leases lost"] == [
         "buckets: want 64 under this relay's token, got 0"
@@ -146,16 +146,17 @@ async def test_publishing_that_takes_longer_than_a_lease_renews_it(url: str, app
     """thomhurst/Dekaf#3037, dotnetcore/CAP#1682: a batch outlasted its lock, and another published it too."""
     publisher = FaultyPublisher(broker)
     async with running(url, broker, publisher=publisher, limits=replace(QUICK, batch=10)) as relay:
+        events = committed(app, 1)
+        await relay.sees(lambda gauges: gauges.confirmed == 1)
         publisher.is_silent = lambda _: True
-        events = emit(app, count=50)
-        app.commit()
+        events += committed(app, 50)
         await relay.sees(lambda gauges: gauges.in_flight == 50)
         publisher.send_s = 0.8  # all of them are sent again, in one go of four seconds
         publisher.is_dead = True
         await relay.sees(lambda gauges: gauges.broker_losses == 1)
         publisher.is_silent = lambda _: False
         publisher.is_dead = False
-        while relay.gauges.confirmed < 50:
+        while relay.gauges.confirmed < 51:
             assert value(app, "select count(*) from outbox.bucket where expires_at < clock_timestamp()") == 0
             app.commit()
             await asyncio.wait({relay.task}, timeout=0.05)

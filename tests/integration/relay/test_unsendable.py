@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 from outbox.event import Tier
 from outbox.naming import Lane
 from outbox.shell.database import connect
+from outbox.topology import QueueKind
 from relay.log import resolve
 from relay.log.deferred_list import DeferredFilter
 from relay.rabbitmq.publisher import RabbitPublisher
@@ -96,8 +97,8 @@ async def stage(faulty_rabbit: RabbitNode | RabbitContainer) -> AsyncIterator[St
 
 
 @asynccontextmanager
-async def relaying(url: str, broker_url: str) -> AsyncIterator[Running]:
-    relay = start(url, RabbitPublisher(url=broker_url, queue_kind="classic"), limits=LIMITS)
+async def relaying(url: str, broker_url: str, *, queue_kind: QueueKind = "classic") -> AsyncIterator[Running]:
+    relay = start(url, RabbitPublisher(url=broker_url, queue_kind=queue_kind), limits=LIMITS)
     try:
         await relay.owns()
         yield relay
@@ -112,6 +113,9 @@ async def test_one_event_that_the_broker_refuses_is_dead_with_its_reason_and_the
     await stage.limit(_LIMIT_BYTES)
     try:
         async with relaying(url, stage.url) as relay:
+            first = emit(app, "odd")
+            app.commit()
+            assert await stage.arrived(ODD, first) == first
             emit(app, "odd", payload=bytes(_LIMIT_BYTES + 1))
             others = emit(app, "odd", count=999)
             app.commit()
@@ -266,3 +270,28 @@ async def _cpu_share(seconds: float) -> float:
     began, used = time.monotonic(), time.process_time()
     await asyncio.sleep(seconds)
     return (time.process_time() - used) / (time.monotonic() - began)
+
+
+async def test_a_lane_over_which_the_broker_closes_the_connection_costs_the_others_one_now_and_then(
+    url: str, app: App, stage: Stage
+) -> None:
+    """RabbitMQ 3.10 answers 541 to a quorum queue of whose members remains are left, and closes the connection."""
+    if not stage.node.management.version().startswith("3."):
+        pytest.skip("made with the insides of RabbitMQ 3")
+    good, bad = EVEN, ODD
+    queue = f'rabbit_misc:r(<<"{stage.vhost}">>, queue, <<"{bad.queue}">>)'
+    async with relaying(url, stage.url, queue_kind="quorum") as relay:
+        emit(app, bad.tenant)
+        app.commit()
+        await relay.sees(lambda gauges: gauges.confirmed == 1)
+        await asyncio.to_thread(stage.node.ctl, "eval", f"rabbit_amqqueue:internal_delete({queue}, <<>>).")
+        emit(app, bad.tenant)
+        app.commit()
+        await relay.sees(lambda gauges: gauges.broker_losses == 1)
+        events: list[UUID] = []
+        for _ in range(20):
+            events.extend(emit(app, good.tenant))
+            app.commit()
+            await relay.sees(lambda gauges: gauges.confirmed > len(events), what="the other lane's confirm")
+        assert relay.gauges.broker_losses < 5
+        assert list(dict.fromkeys(await stage.arrived(good, events))) == events

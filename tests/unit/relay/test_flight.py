@@ -65,3 +65,35 @@ def test_time_that_the_broker_spent_blocked_does_not_count_as_silence() -> None:
     flight.resumed(60.0)
     assert flight.verdict(65.0, confirm_s=CONFIRM_S) == AllWell()
     assert flight.verdict(71.0, confirm_s=CONFIRM_S) == BrokerSilent()
+
+
+def test_a_lane_that_failed_before_has_no_connection_replaced_until_it_is_proven() -> None:
+    flight = Flight()
+    sents = [*sents_of("one", 1), *sents_of("other", 1)]
+    flight.launch(sents, 0.0)
+    assert flight.verdict(10.5, confirm_s=CONFIRM_S) == BrokerSilent()
+    for sent in sents:
+        sent.stream.strikes = 1
+    assert flight.verdict(10.5, confirm_s=CONFIRM_S) == LanesSilent(streams=[sent.stream for sent in sents])
+    flight.prove(sents[0].stream.lane)
+    assert flight.verdict(10.5, confirm_s=CONFIRM_S) == BrokerSilent()
+    flight.reconnected()
+    assert flight.verdict(10.5, confirm_s=CONFIRM_S) == LanesSilent(streams=[sent.stream for sent in sents])
+
+
+def test_a_lane_is_at_fault_when_others_were_heard_that_were_sent_later_however_long_ago() -> None:
+    flight = Flight()
+    before, silent, after = (sents_of(name, 1) for name in ("before", "silent", "after"))
+    flight.launch([*before, *silent, *after], 0.0)
+    flight.land(before[0].tag, 0.1)
+    assert flight.verdict(11.0, confirm_s=CONFIRM_S) == BrokerSilent()
+    flight.land(after[0].tag, 0.1)
+    assert flight.verdict(11.0, confirm_s=CONFIRM_S) == LanesSilent(streams=[silent[0].stream])
+
+
+def test_what_was_sent_again_keeps_its_place_before_what_has_yet_to_be() -> None:
+    flight = Flight()
+    sents = sents_of("acme", 3)
+    flight.launch(sents, 0.0)
+    flight.launch(sents[:1], 1.0)
+    assert flight.unsettled_of(sents[0].stream) == sents
