@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 from typing import Annotated, Final
+from uuid import UUID
 
 import typer
 
@@ -58,7 +59,7 @@ def run(
     count = processes if processes is not None else settings.processes
     if count > 1:
         return asyncio.run(run_supervisor(app_name, settings, processes=count))
-    return asyncio.run(run_process(_load(app_name), settings))
+    return asyncio.run(run_process(_load(app_name), settings, app_name=app_name))
 
 
 @app.command(hidden=True)
@@ -66,7 +67,17 @@ def worker(app_name: AppName, number: int, descriptor: int, *, tiers: Tiers = No
     """Be one of several processes; ``run --processes`` starts it."""
     from consumer.process import run_worker
 
-    return asyncio.run(run_worker(_load(app_name), _settings(tiers), number=number, descriptor=descriptor))
+    running = run_worker(_load(app_name), _settings(tiers), app_name=app_name, number=number, descriptor=descriptor)
+    return asyncio.run(running)
+
+
+@app.command(hidden=True)
+def suspect(app_name: AppName, incarnation: UUID, descriptor: int) -> int:
+    """Handle one event that a process has died of, and end; a running consumer starts it."""
+    from consumer.process import run_alone
+
+    running = run_alone(_load(app_name), _settings(), incarnation=incarnation, descriptor=descriptor)
+    return asyncio.run(running)
 
 
 @app.command()

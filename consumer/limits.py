@@ -36,5 +36,7 @@ class Limits:
     work_per_lane: int = 10
     """Due work rows of one lane in hand, at most."""
     work_total: int = 100
+    suspect_s: float = 120.0
+    """How long a process that runs a single suspect may take, where the handlers' deadlines do not ask for longer."""
     version: str = ""
     """No bound: the build that runs, as whoever deploys calls it."""

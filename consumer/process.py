@@ -1,12 +1,16 @@
 """The consumer as one process or several: signals, health and metrics around the engine, RabbitMQ behind the ports."""
 
 import asyncio
+import os
 import sys
+from uuid import UUID
 
 import structlog
 
 from consumer.api import Consumer
+from consumer.engine.alone import run_suspect
 from consumer.engine.run import Readiness, run_consumer
+from consumer.engine.suspects import MARGIN_S, alone_s
 from consumer.metrics import register, register_fleet
 from consumer.rabbitmq.broker import rabbitmq_broker
 from consumer.rabbitmq.connection import Address
@@ -17,7 +21,7 @@ from consumer.store.desk import Desk
 from consumer.supervisor import Supervisor
 from consumer.webhook import WebhookAlerts
 from consumer.worker import obey, obey_signals, report
-from outbox.shell.child import own_command, parent
+from outbox.shell.child import confine, own_command, parent
 from outbox.shell.exits import DONE, TRY_AGAIN
 from outbox.shell.health import HealthServer
 from outbox.shell.logs import configure
@@ -27,7 +31,7 @@ from outbox.shell.startup import are_reachable
 log = structlog.get_logger(__name__)
 
 
-async def run_process(consumer: Consumer, settings: ConsumerSettings) -> int:
+async def run_process(consumer: Consumer, settings: ConsumerSettings, *, app_name: str) -> int:
     """Run until a signal, then drain; return the exit code.
 
     Raises:
@@ -39,10 +43,12 @@ async def run_process(consumer: Consumer, settings: ConsumerSettings) -> int:
     register(readiness)
     async with Stop() as stop, HealthServer(port=settings.health_port, probes=readiness.probes()) as health:
         log.info("consumer started", group=consumer.group, health_port=health.port)
-        return await _consume(consumer, settings, stop, readiness)
+        return await _consume(consumer, settings, stop, readiness, app_name=app_name)
 
 
-async def run_worker(consumer: Consumer, settings: ConsumerSettings, *, number: int, descriptor: int) -> int:
+async def run_worker(
+    consumer: Consumer, settings: ConsumerSettings, *, app_name: str, number: int, descriptor: int
+) -> int:
     """As ``run_process``, as the worker *number* of the supervisor at the other end of *descriptor*."""
     configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr, fields={"worker": number})
     readiness, stop, link = Readiness(), Stop(), await parent(descriptor)
@@ -54,7 +60,7 @@ async def run_worker(consumer: Consumer, settings: ConsumerSettings, *, number: 
         asyncio.create_task(report(link, readiness.probes())),
     ]
     try:
-        return await _consume(consumer, settings, stop, readiness)
+        return await _consume(consumer, settings, stop, readiness, app_name=app_name)
     finally:
         for task in beside:
             task.cancel()
@@ -80,9 +86,39 @@ async def run_supervisor(app_name: str, settings: ConsumerSettings, *, processes
             return code
 
 
-async def _consume(consumer: Consumer, settings: ConsumerSettings, stop: Stop, readiness: Readiness) -> int:
+async def run_alone(consumer: Consumer, settings: ConsumerSettings, *, incarnation: UUID, descriptor: int) -> int:
+    """Handle suspects, if there are any, as *incarnation*, for the process at the other end of *descriptor*."""
+    fields = {"suspect_pid": os.getpid()}
+    configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr, fields=fields)
+    stop, link = Stop(), await parent(descriptor)
+    obey_signals(stop)
+    obeying = asyncio.create_task(obey(link, stop))
+    _tell_webhook(consumer, settings)
+    confine(
+        memory_bytes=settings.suspect_memory_mb * 1024 * 1024,
+        within_s=alone_s(consumer, settings.limits) + 2 * MARGIN_S,
+    )
+    try:
+        await run_suspect(
+            consumer, database_url(consumer, settings), incarnation=incarnation, stop=stop, limits=settings.limits
+        )
+    except MemoryError:
+        log.error("suspect out of memory", limit_mb=settings.suspect_memory_mb)
+        return TRY_AGAIN
+    finally:
+        obeying.cancel()
+    return DONE
+
+
+def _tell_webhook(consumer: Consumer, settings: ConsumerSettings) -> None:
     if settings.alert_url is not None:
         consumer.on_alert(WebhookAlerts(settings.alert_url.get_secret_value()).send)
+
+
+async def _consume(
+    consumer: Consumer, settings: ConsumerSettings, stop: Stop, readiness: Readiness, *, app_name: str
+) -> int:
+    _tell_webhook(consumer, settings)
     if await are_reachable(lambda: check_services(consumer, settings), ended=stop.drain, within_s=settings.start_s):
         exchange = RabbitMQExchange(_address(consumer, settings))
         try:
@@ -95,6 +131,7 @@ async def _consume(consumer: Consumer, settings: ConsumerSettings, stop: Stop, r
                 limits=settings.limits,
                 queue_kind=settings.queue_kind,
                 readiness=readiness,
+                alone=lambda incarnation: own_command("consumer", "suspect", app_name, str(incarnation)),
             )
         finally:
             await exchange.close()

@@ -35,7 +35,7 @@ async def obey(link: Link, stop: Stop) -> None:
             case _:
                 _drain(stop)
     if not stop.is_draining:
-        log.warning("supervisor gone")
+        log.warning("parent gone")
     _drain(stop)
 
 

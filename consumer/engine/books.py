@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import assert_never
+from typing import Final, assert_never
 from uuid import UUID
 
 import psycopg
@@ -34,6 +34,7 @@ from consumer.store.work import NewWork, Reason
 from outbox.errors import StoreUnavailable
 from outbox.event import Event
 
+_KEYED_S: Final = 1.0
 _VOID: tuple[str, ...] = ()
 
 
@@ -139,10 +140,8 @@ class Books:
         attempts = 0 if item.row is None else item.row.attempts
         async with _transaction(slot) as connection:
             if item.is_replay:
-                # The row will not say any more that it is a replay, and what is dead is not tried again.
-                again = [Entry(handler=name, state=State.RETRY, attempts=0) for name in handlers]
-                await self._ledger.record(connection, event, again)
-            if event.ordering is not None:
+                await self._record_replay(connection, event, handlers)
+            if event.ordering is not None and await self._is_early(connection, event):
                 await gate.park(
                     connection,
                     self._group,
@@ -159,7 +158,8 @@ class Books:
                     event_id=event.id,
                     stored=item.stored(),
                     reason=Reason.HELD,
-                    delay_s=delay_s,
+                    # Its predecessor may have been handled this moment: no sweep looks for it then, so it looks again.
+                    delay_s=delay_s if event.ordering is None else min(delay_s, _KEYED_S),
                     attempts=attempts,
                     handlers=item.handlers,
                 )
@@ -180,6 +180,41 @@ class Books:
             await put_off(connection, self._group, written, owner=None)
             claimed = [item.row.event_id for item in items if item.row is not None]
             await put_off(connection, self._group, claimed, owner=owner)
+
+    async def suspect(self, slot: SlotConnection, item: Item, event: Event, *, handlers: Sequence[str]) -> bool:
+        """Keep *item*, which *handlers* are to have, as a suspect; false if there is nothing left for it to do.
+
+        The ledger then says of each of them that a row has it, so that a duplicate of it runs nowhere else.
+        """
+        async with _transaction(slot) as connection:
+            left = handlers
+            if item.owner is None:
+                unknown = await self._ledger.reserve(connection, event, handlers)
+                left = [name for name in handlers if name in unknown]
+                if not left:
+                    return False
+            elif item.is_replay:
+                await self._record_replay(connection, event, handlers)
+            row = NewWork(
+                group=self._group,
+                event_id=event.id,
+                stored=item.stored(),
+                reason=Reason.SUSPECT,
+                attempts=0 if item.row is None else item.row.attempts,
+                handlers=tuple(left),
+            )
+            await work.park(connection, [row], owner=item.owner)
+        return True
+
+    async def _is_early(self, connection: Connection, event: Event) -> bool:
+        """Whether *event* waits for its predecessor; if not, nothing but time would bring it back."""
+        turn = await gate.look(connection, self._group, event, horizon=self._horizon)
+        return turn is Turn.EARLY
+
+    async def _record_replay(self, connection: Connection, event: Event, handlers: Sequence[str]) -> None:
+        """The row will not say any more that it is a replay, and what is dead is not tried again."""
+        again = [Entry(handler=name, state=State.RETRY, attempts=0) for name in handlers]
+        await self._ledger.record(connection, event, again)
 
     async def _keep(self, connection: Connection, item: Item, event: Event, pending: Sequence[Pending]) -> None:
         """Write one work row for all of *pending*, or remove the one there is."""
@@ -234,7 +269,8 @@ class Books:
             # Kept to be looked at, not to be replayed: its size is what is wrong with it.
             cut = replace(stored.message, body=stored.message.body[: self._payload_bytes_max])
             stored = replace(stored, message=cut)
-        return self._new_dead(item, stored, refused.category, sentence(refused.reason), attempts=0, handlers=())
+        attempts = 0 if item.row is None else item.row.attempts
+        return self._new_dead(item, stored, refused.category, sentence(refused.reason), attempts=attempts, handlers=())
 
     def _new_dead(
         self,

@@ -1,9 +1,10 @@
 """One event in this process's hands: what it is, where it came from, and so how it is settled."""
 
 from dataclasses import dataclass
+from typing import Self
 from uuid import UUID
 
-from consumer.decide.delivery import Refused
+from consumer.decide.delivery import Refused, open_envelope
 from consumer.ports import Receipt
 from consumer.store import stored as stored_message
 from consumer.store.stored import Stored
@@ -25,8 +26,9 @@ class FromWork:
 class Item:
     """An unsettled event. *ident* is this process's own number for it; *arrived_at* is on the monotonic clock.
 
-    *envelope* is the event, or why it cannot be read. *troubles* counts how often it was given back because the
-    database failed, *interruptions* how often its handler lost its connection.
+    *envelope* is the event, or why it cannot be read. *is_doubted*: it was in a process's hands before, which may have
+    died of it. *is_alone*: this process runs nothing else, and ends with it. *troubles* counts how often it was given
+    back because the database failed, *interruptions* how often its handler lost its connection.
     """
 
     ident: int
@@ -35,6 +37,8 @@ class Item:
     envelope: Event | Refused
     source: Receipt | FromWork
     arrived_at: float
+    is_doubted: bool = False
+    is_alone: bool = False
     troubles: int = 0
     interruptions: int = 0
 
@@ -64,6 +68,23 @@ class Item:
     def is_replay(self) -> bool:
         """Whether an operator wants a dead letter handled again."""
         return self.row is not None and self.row.reason is Reason.REPLAY
+
+    @classmethod
+    def of_row(cls, row: WorkRow, *, ident: int, payload_bytes_max: int, now: float, is_alone: bool = False) -> Self:
+        """*row*, which was claimed, as an item."""
+        assert row.owner is not None  # noqa: S101 - it was claimed
+        stored = row.stored
+        lane = Lane(group=row.group, tier=stored.tier, tenant=stored.tenant)
+        return cls(
+            ident=ident,
+            lane=lane,
+            message=stored.message,
+            envelope=open_envelope(stored.message, lane, payload_bytes_max=payload_bytes_max),
+            source=FromWork(owner=row.owner, row=row),
+            arrived_at=now,
+            is_doubted=row.is_marked,
+            is_alone=is_alone,
+        )
 
     def stored(self) -> Stored:
         """It, as work rows and dead letters keep it."""

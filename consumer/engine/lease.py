@@ -35,9 +35,17 @@ class Clock:
 class Lease:
     """One incarnation at a time. *id* changes when the lease was lost: what the old one owned may be another's."""
 
-    def __init__(self, *, group: str, desk: Desk, clock: Clock, lease_s: float, version: str) -> None:
-        """*version*: the build that runs, as status and verify show it."""
+    def __init__(
+        self, *, group: str, desk: Desk, clock: Clock, lease_s: float, version: str, id: UUID | None = None
+    ) -> None:
+        """Nothing is begun yet.
+
+        Args:
+            version: the build that runs, as status and verify show it.
+            id: the first incarnation's, if whoever started this process is to know it.
+        """
         self.id = UUID(int=0)
+        self._given = id
         self._group = group
         self._desk = desk
         self._clock = clock
@@ -80,4 +88,6 @@ class Lease:
             pid=os.getpid(),
             lease_s=self._lease_s,
             version=self._version,
+            id=self._given,
         )
+        self._given = None

@@ -19,10 +19,11 @@ from consumer.decide.fairness import Scheduler
 from consumer.decide.heartbeat import Heartbeat
 from consumer.decide.report import report_of
 from consumer.engine.alarm import Alarm
+from consumer.engine.guard import Guard
 from consumer.engine.hands import Hands
 from consumer.engine.item import FromWork, Item
 from consumer.engine.lanes import Lanes
-from consumer.engine.path import Held, Path, Settled
+from consumer.engine.path import Held, Settled
 from consumer.engine.slot import Slot
 from consumer.ports import Broker, Delivery, LostBecause, Receipt
 from consumer.store.gate import Key
@@ -50,7 +51,7 @@ class Engine:
         *,
         group: str,
         broker: Broker,
-        path: Path,
+        guard: Guard,
         scheduler: Scheduler,
         prefetch: int,
         payload_bytes_max: int,
@@ -76,7 +77,7 @@ class Engine:
         self.is_suspended = False
         self.is_empty = asyncio.Event()
         self._broker = broker
-        self._path = path
+        self._guard = guard
         self._payload_bytes_max = payload_bytes_max
         self._idents = count(1)
         self._idle: list[asyncio.Future[Item]] = []
@@ -124,19 +125,9 @@ class Engine:
         """Take in *rows*, which this process has claimed."""
         now = time.monotonic()
         for row in rows:
-            assert row.owner is not None  # noqa: S101 - it was claimed
-            stored = row.stored
-            lane = Lane(group=self.group, tier=stored.tier, tenant=stored.tenant)
-            item = Item(
-                ident=next(self._idents),
-                lane=lane,
-                message=stored.message,
-                envelope=open_envelope(stored.message, lane, payload_bytes_max=self._payload_bytes_max),
-                source=FromWork(owner=row.owner, row=row),
-                arrived_at=now,
-            )
+            item = Item.of_row(row, ident=next(self._idents), payload_bytes_max=self._payload_bytes_max, now=now)
             # A buffer of its own: what it has in hand says nothing of the queue's consumer.
-            self.hands.add(item, lane=f"work.{lane.routing_key}")
+            self.hands.add(item, lane=f"work.{item.lane.routing_key}")
         self._dispatch()
 
     def returned(self) -> list[UUID]:
@@ -270,7 +261,7 @@ class Engine:
         while True:
             item = await self._next()
             try:
-                walked = await self._path.walk(slot, item)
+                walked = await self._guard.walk(slot, item)
             except StoreUnavailable:
                 self.lose_store()
                 self._trouble(item)
@@ -362,5 +353,6 @@ class Engine:
             envelope=envelope,
             source=delivery.receipt,
             arrived_at=now,
+            is_doubted=delivery.is_redelivered,
         )
         self.hands.add(item, lane=delivery.queue)

@@ -35,7 +35,12 @@ from outbox.event import Event
 _INTERRUPTIONS_MAX: Final = 3
 _HELD_S: Final = 5.0
 # What went as it should is thousands of lines a second, for those who ask.
-_LEVELS: Final = {"done": logging.DEBUG, "paused": logging.DEBUG, "dead": logging.WARNING}
+_LEVELS: Final = {
+    "done": logging.DEBUG,
+    "paused": logging.DEBUG,
+    "dead": logging.WARNING,
+    "suspect": logging.WARNING,
+}
 _ALERTS: Final = {
     DeadCategory.UNKNOWN_TYPE: (
         AlertKind.UNKNOWN_TYPE,
@@ -138,6 +143,17 @@ class Path:
             self._tell(item, settled)
         return settled
 
+    async def suspect(self, connection: SlotConnection, item: Item, event: Event) -> Settled:
+        """Keep *item*, which a process has begun and died, for a process of its own. Raises as ``walk``."""
+        handlers = [one.name for one in self._wanted(item, event)]
+        if not await self._books.suspect(connection, item, event, handlers=handlers):
+            return self._tell(item, Settled(outcome="duplicate"))
+        return self._tell(item, Settled(outcome="suspect"))
+
+    async def bury(self, connection: SlotConnection, item: Item, refused: Refused) -> Settled:
+        """Bury *item*, unseen by its handlers. Raises as ``walk``."""
+        return await self._refuse(connection, item, refused)
+
     async def _refuse(self, connection: SlotConnection, item: Item, refused: Refused) -> Settled:
         await self._books.refuse(connection, item, refused)
         self._alert(item, refused.category)
@@ -220,6 +236,8 @@ class Path:
         return await (insist(close) if unwritten.tokens else close())
 
     def _fate(self, item: Item, handler: Handler, result: Handled | Known | Early | Returned | Raised | Fenced) -> Fate:
+        if item.is_alone and isinstance(result, Raised) and isinstance(result.error, MemoryError):
+            raise result.error  # it took all that it may have: where others run beside it, they would have died
         return fate_of(handler, result, elapsed_s=self._elapsed_s(item), now=self._now(), rng=self._rng)
 
     def _judge_interruption(self, item: Item, result: Interrupted) -> Raised:

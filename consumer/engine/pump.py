@@ -13,7 +13,7 @@ from consumer.engine.lease import Lease
 from consumer.engine.loop import Engine
 from consumer.engine.path import Path
 from consumer.limits import Limits
-from consumer.store import control, gate, pruning, work
+from consumer.store import control, gate, pruning, start, work
 from consumer.store.connection import SlotConnection
 from consumer.store.desk import Desk
 from consumer.store.work import Reason
@@ -123,6 +123,7 @@ class Pump:
         async with self._desk.use() as connection:
             await control.forget_ended(connection, self._engine.group)
             pruned = await pruning.prune(connection, horizon=self._horizon)
+            await start.prune(connection, self._engine.group, older_than=self._horizon)
         if pruned.emptied:
             self._log.info("ledger pruned", slots=list(pruned.emptied))
         return _PRUNE_BUSY_S if pruned.busy else _PRUNE_S

@@ -5,6 +5,8 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
 
 import psycopg
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -17,6 +19,7 @@ from consumer.engine.alarm import Alarm, HookAlerts
 from consumer.engine.books import Books
 from consumer.engine.control import Controls, Weights
 from consumer.engine.drain import drain
+from consumer.engine.guard import Guard
 from consumer.engine.lease import Clock, Lease
 from consumer.engine.loop import Engine
 from consumer.engine.modes import modes_of
@@ -24,6 +27,7 @@ from consumer.engine.path import Path
 from consumer.engine.pump import Pump
 from consumer.engine.service import Service
 from consumer.engine.slot import Slot
+from consumer.engine.suspects import MARGIN_S, Suspects, alone_s
 from consumer.limits import Limits
 from consumer.ports import Broker, Exchange
 from consumer.store.claims import Claims
@@ -63,7 +67,7 @@ class Readiness:
         return Check(is_ok=not self.engine.is_draining, detail="draining" if self.engine.is_draining else "")
 
 
-async def run_consumer(
+async def run_consumer(  # noqa: PLR0913 - each is a part that the caller owns
     consumer: Consumer,
     broker: Broker,
     exchange: Exchange,
@@ -73,8 +77,12 @@ async def run_consumer(
     limits: Limits | None = None,
     queue_kind: QueueKind = "quorum",
     readiness: Readiness | None = None,
+    alone: Callable[[UUID], Sequence[str]] | None = None,
 ) -> None:
     """Run *consumer* until *stop* asks to drain, then drain and return. Cancelled, it ends at once, as a crash would.
+
+    *alone* is the command line of a process that runs one suspect (``engine.alone``), by an incarnation of a given id;
+    without it suspects wait for another process of the group.
 
     Raises:
         ConfigError: a limit does not fit, or the database refuses this user.
@@ -84,7 +92,7 @@ async def run_consumer(
     bounds = limits if limits is not None else Limits()
     async with AsyncExitStack() as stack:
         alarm = Alarm(consumer.group, [HookAlerts(hook) for hook in consumer.alert_hooks])
-        parts = await _assemble(consumer, broker, exchange, database_url, bounds, stack, alarm=alarm)
+        parts = await _assemble(consumer, broker, exchange, database_url, bounds, stack, alarm=alarm, alone=alone)
         await exchange.declare_group(consumer.group, queue_kind)
         if readiness is not None:
             readiness.engine, readiness.controls = parts.engine, parts.controls
@@ -94,12 +102,23 @@ async def run_consumer(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Core:
+    """What handles an event, whether it runs beside others or alone."""
+
+    horizon: timedelta
+    lease: Lease
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
     engine: Engine
     pump: Pump
     service: Service
     lease: Lease
     controls: Controls
+    guard: Guard
+    suspects: Suspects
     slots: tuple[Slot, ...]
     broker: Broker
 
@@ -113,47 +132,16 @@ async def _assemble(
     stack: AsyncExitStack,
     *,
     alarm: Alarm,
+    alone: Callable[[UUID], Sequence[str]] | None,
 ) -> _Parts:
     name = f"outbox-consumer {consumer.group}"
-    # The last two connect when a leased handler is first to run.
-    desks = [Desk(database_url, name=name) for _ in range(5)]
-    for desk in desks:
+    work, copies = [Desk(database_url, name=name) for _ in range(2)]
+    for desk in (work, copies):
         stack.push_async_callback(desk.close)
-    leases, work, copies, taking, completing = desks
-    async with leases.use() as connection:
-        ring = await read_ring(connection)
-    horizon = check_horizon(limits.horizon, ring)
-    clock = Clock()
-    lease = Lease(group=consumer.group, desk=leases, clock=clock, lease_s=limits.lease_s, version=limits.version)
-    await lease.begin()
+    core = await assemble_core(consumer, database_url, limits, stack, name=name, alarm=alarm)
+    horizon, lease, path = core.horizon, core.lease, core.path
     database = engine_for(database_url, name=name)
-    ledger = Ledger(group=consumer.group, ring=ring)
-    books = Books(
-        group=consumer.group,
-        ledger=ledger,
-        horizon=horizon,
-        skips_dead=consumer.skips_dead,
-        payload_bytes_max=limits.payload_bytes_max,
-    )
-    modes = modes_of(
-        consumer,
-        limits,
-        ledger=ledger,
-        claims=Claims(group=consumer.group, ring=ring, horizon=horizon),
-        horizon=horizon,
-        incarnation=lambda: lease.id,
-        desks=(taking, completing),
-    )
-    stack.push_async_callback(modes.leased.close)
-    path = Path(
-        consumer=consumer,
-        modes=modes,
-        books=books,
-        horizon=horizon,
-        now=clock.now,
-        rng=random.Random(),  # noqa: S311 - it spreads retries, and hides nothing
-        alarm=alarm,
-    )
+    guard = Guard(group=consumer.group, path=path, desk=work, incarnation=lambda: lease.id)
     weights = Weights()
     costs = Costs(consumer.registry.types) if limits.share_by == "time" else None
     scheduler = Scheduler(
@@ -166,7 +154,7 @@ async def _assemble(
     engine = Engine(
         group=consumer.group,
         broker=broker,
-        path=path,
+        guard=guard,
         scheduler=scheduler,
         prefetch=limits.prefetch,
         payload_bytes_max=limits.payload_bytes_max,
@@ -200,7 +188,81 @@ async def _assemble(
         copies=copies,
         payload_bytes_max=limits.payload_bytes_max,
     )
-    return _Parts(engine=engine, pump=pump, service=service, lease=lease, controls=controls, slots=slots, broker=broker)
+    suspects = Suspects(group=consumer.group, desk=work, command=alone, within_s=alone_s(consumer, limits) + MARGIN_S)
+    return _Parts(
+        engine=engine,
+        pump=pump,
+        service=service,
+        lease=lease,
+        controls=controls,
+        guard=guard,
+        suspects=suspects,
+        slots=slots,
+        broker=broker,
+    )
+
+
+async def assemble_core(
+    consumer: Consumer,
+    database_url: str,
+    limits: Limits,
+    stack: AsyncExitStack,
+    *,
+    name: str,
+    alarm: Alarm,
+    lease_s: float | None = None,
+    incarnation: UUID | None = None,
+) -> Core:
+    """What handles an event in any process: begins a lease, and knows a delivery's path. *stack* closes what it opens.
+
+    Raises:
+        ConfigError, StoreUnavailable, SchemaMissing: as ``run_consumer``.
+    """
+    # The last two connect when a leased handler is first to run.
+    leases, taking, completing = [Desk(database_url, name=name) for _ in range(3)]
+    for desk in (leases, taking, completing):
+        stack.push_async_callback(desk.close)
+    async with leases.use() as connection:
+        ring = await read_ring(connection)
+    horizon = check_horizon(limits.horizon, ring)
+    clock = Clock()
+    lease = Lease(
+        group=consumer.group,
+        desk=leases,
+        clock=clock,
+        lease_s=limits.lease_s if lease_s is None else lease_s,
+        version=limits.version,
+        id=incarnation,
+    )
+    await lease.begin()
+    ledger = Ledger(group=consumer.group, ring=ring)
+    books = Books(
+        group=consumer.group,
+        ledger=ledger,
+        horizon=horizon,
+        skips_dead=consumer.skips_dead,
+        payload_bytes_max=limits.payload_bytes_max,
+    )
+    modes = modes_of(
+        consumer,
+        limits,
+        ledger=ledger,
+        claims=Claims(group=consumer.group, ring=ring, horizon=horizon),
+        horizon=horizon,
+        incarnation=lambda: lease.id,
+        desks=(taking, completing),
+    )
+    stack.push_async_callback(modes.leased.close)
+    path = Path(
+        consumer=consumer,
+        modes=modes,
+        books=books,
+        horizon=horizon,
+        now=clock.now,
+        rng=random.Random(),  # noqa: S311 - it spreads retries, and hides nothing
+        alarm=alarm,
+    )
+    return Core(horizon=horizon, lease=lease, path=path)
 
 
 async def _run(parts: _Parts, limits: Limits, stop: Stop) -> None:
@@ -234,6 +296,8 @@ def _jobs(parts: _Parts) -> list[Coroutine[object, object, None]]:
         again(pump.move_keys, wake=engine.key_passed),
         again(pump.relieve),
         again(pump.prune),
+        again(parts.guard.end_marks),
+        again(parts.suspects.look, wake=parts.guard.suspected),
         again(service.find_lanes),
         again(service.read_directory),
         again(service.collect_refused),

@@ -50,6 +50,20 @@ class SlotConnection:
         self._raw = cast("Connection", raw.driver_connection)
         return self._raw
 
+    @asynccontextmanager
+    async def committing(self) -> AsyncIterator[Connection]:
+        """The driver's connection, each statement committed by itself: one round trip. Raises StoreUnavailable."""
+        raw = await self.open()
+        try:
+            await raw.set_autocommit(True)
+            yield raw
+        except psycopg.Error as error:
+            raise StoreUnavailable(f"database: want it written down, got {type(error).__name__}") from error
+        finally:
+            await self.reset()
+            if not raw.closed:
+                await raw.set_autocommit(False)
+
     async def reset(self) -> None:
         """Leave no transaction open, whatever happened; a connection that cannot is closed. Never raises."""
         raw = self._raw

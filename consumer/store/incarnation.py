@@ -44,12 +44,23 @@ class Reaped:
     released: int
 
 
-async def begin(connection: Connection, group: str, *, host: str, pid: int, lease_s: float, version: str = "") -> UUID:
+async def begin(
+    connection: Connection,
+    group: str,
+    *,
+    host: str,
+    pid: int,
+    lease_s: float,
+    version: str = "",
+    id: UUID | None = None,
+) -> UUID:
     """Write the lease of a new incarnation and return its id. Commit it before claiming anything.
 
-    *version*: the build that runs, as whoever deploys calls it.
+    Args:
+        version: the build that runs, as whoever deploys calls it.
+        id: its id, if somebody is to know it before.
     """
-    incarnation = uuid4()
+    incarnation = uuid4() if id is None else id
     values = {"id": incarnation, "group": group, "host": host, "pid": pid, "lease_s": lease_s, "version": version}
     await connection.execute(_BEGIN, values)
     return incarnation
@@ -74,8 +85,15 @@ async def end(connection: Connection, incarnation: UUID) -> int:
     """Release every work row of *incarnation*, uncharged, and remove its lease. Returns how many rows were released."""
     async with connection.transaction():
         cursor = await fresh(connection, _RELEASE, {"id": incarnation})
+        # It lives to say so: what it has begun did not end it.
+        await connection.execute(_END_STARTS, {"id": incarnation})
         await connection.execute(_END, {"id": incarnation})
     return cursor.rowcount
+
+
+async def expire(connection: Connection, incarnation: UUID) -> None:
+    """Let the lease of *incarnation* end now: somebody has seen the process's end. ``reap`` does the rest."""
+    await connection.execute(_EXPIRE, {"id": incarnation})
 
 
 async def is_alive(connection: Connection, incarnation: UUID) -> bool:
@@ -88,13 +106,15 @@ async def reap(connection: Connection, group: str) -> Reaped:
     """Remove the expired leases of *group* and release what they owned, and what nobody's lease covers.
 
     In one transaction, so that a process that wakes late cannot renew between the two. A row that some
-    transaction has locked is left for the next call.
+    transaction has locked is left for the next call. Each event that is released is marked (``store.start``): it was in
+    the hands of a process that died.
     """
     async with connection.transaction():
         expired = await (await fresh(connection, _REMOVE_EXPIRED, {"group": group})).fetchall()
         # A new statement: it sees every lease that was begun before the deletion was decided.
-        orphaned = await fresh(connection, _RELEASE_ORPHANED, {"group": group})
-    return Reaped(incarnations=tuple(id_ for (id_,) in expired), released=orphaned.rowcount)
+        orphaned = await (await fresh(connection, _RELEASE_ORPHANED, {"group": group})).fetchone()
+    assert orphaned is not None  # noqa: S101 - a count
+    return Reaped(incarnations=tuple(id_ for (id_,) in expired), released=orphaned[0])
 
 
 async def every(connection: Connection, group: str) -> list[Incarnation]:
@@ -133,6 +153,10 @@ _RENEW: Final = """
 
 _END: Final = "DELETE FROM consumer.incarnation WHERE id = %(id)s"
 
+_END_STARTS: Final = "DELETE FROM consumer.start WHERE incarnation = %(id)s AND alone = 0"
+
+_EXPIRE: Final = "UPDATE consumer.incarnation SET expires_at = clock_timestamp() WHERE id = %(id)s"
+
 _IS_ALIVE: Final = "SELECT FROM consumer.incarnation WHERE id = %(id)s AND expires_at > clock_timestamp()"
 
 _RELEASE: Final = """
@@ -149,12 +173,18 @@ _REMOVE_EXPIRED: Final = """
 """
 
 _RELEASE_ORPHANED: Final = """
-    UPDATE consumer.work SET owner = NULL WHERE group_name = %(group)s AND event_id = ANY(ARRAY(
-        SELECT event_id FROM consumer.work w
-        WHERE w.owner IS NOT NULL AND w.group_name = %(group)s
-          AND NOT EXISTS (SELECT FROM consumer.incarnation i WHERE i.id = w.owner)
-        ORDER BY event_id FOR UPDATE OF w SKIP LOCKED
-    ))
+    WITH released AS (
+        UPDATE consumer.work SET owner = NULL WHERE group_name = %(group)s AND event_id = ANY(ARRAY(
+            SELECT event_id FROM consumer.work w
+            WHERE w.owner IS NOT NULL AND w.group_name = %(group)s
+              AND NOT EXISTS (SELECT FROM consumer.incarnation i WHERE i.id = w.owner)
+            ORDER BY event_id FOR UPDATE OF w SKIP LOCKED
+        )) RETURNING group_name, event_id
+    ), marked AS (
+        INSERT INTO consumer.start (group_name, event_id) SELECT group_name, event_id FROM released ORDER BY event_id
+        ON CONFLICT DO NOTHING
+    )
+    SELECT count(*) FROM released
 """
 
 _EVERY: Final = """

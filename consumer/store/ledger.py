@@ -74,6 +74,7 @@ class _Statements:
     read: bytes
     spent: bytes
     record: bytes
+    reserve: bytes
 
 
 # One statement sets the tenant and takes the row: a round trip each would cost a third of the throughput.
@@ -114,6 +115,15 @@ ON CONFLICT (event_id, group_name, handler) DO UPDATE SET
     state = excluded.state, attempts = excluded.attempts, updated_at = statement_timestamp()
 WHERE l.state NOT IN ('done', 'skipped')
   AND CASE WHEN %(token)s::bigint IS NULL THEN l.state <> 'running' OR {abandoned} ELSE l.token = %(token)s END
+RETURNING handler
+"""
+# For an event whose process died. A leased claim of it stays as it is, to be taken over, which says that it is unended.
+_RESERVE: Final[LiteralString] = """
+INSERT INTO {ledger} AS l (slot, group_name, event_id, handler, tenant, state, attempts)
+SELECT {slot}, {group}, %s, handler, %s, 'retry', 0 FROM unnest(%s::text[]) handler ORDER BY handler
+ON CONFLICT (event_id, group_name, handler) DO UPDATE SET
+    updated_at = l.updated_at
+WHERE l.state = 'running'
 RETURNING handler
 """
 
@@ -177,6 +187,14 @@ class Ledger:
     async def _state(self, connection: Connection, event: Event, handler: str) -> State:
         row = await (await connection.execute(self._of(event).read, (event.id, handler))).fetchone()
         return State.RUNNING if row is None else State(row[0])  # none: its twin gave up between the two statements
+
+    async def reserve(self, connection: Connection, event: Event, handlers: Sequence[str]) -> frozenset[str]:
+        """Say of *handlers* that a row has *event* for them; returns those of which nothing else was known.
+
+        Waits while another transaction has the row of one.
+        """
+        cursor = await connection.execute(self._of(event).reserve, (event.id, event.tenant, list(handlers)))
+        return frozenset([row[0] for row in await cursor.fetchall()])
 
     async def _take(self, connection: Connection, statements: _Statements, claim: Claim) -> int | None:
         event = claim.event
@@ -260,4 +278,5 @@ def _statements(group: str, slot: int) -> _Statements:
         read=render(_READ),
         spent=render(_SPENT),
         record=render(_RECORD),
+        reserve=render(_RESERVE),
     )

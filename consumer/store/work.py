@@ -58,6 +58,7 @@ class WorkRow:
     """An event that waits. *handlers* as in ``NewWork``; *waiting_since* is when the row was first written.
 
     *failing_since* is when the first of an unbroken line of attempts failed.
+    *is_marked*: a process that died may have begun it; see ``store.start``.
     """
 
     group: str
@@ -71,6 +72,7 @@ class WorkRow:
     waiting_since: datetime
     last_error: str | None
     failing_since: datetime | None = None
+    is_marked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +173,12 @@ async def exists(connection: Connection, group: str, event_ids: Sequence[UUID]) 
     return frozenset([event_id for (event_id,) in await cursor.fetchall()])
 
 
+async def has_suspects(connection: Connection, group: str) -> bool:
+    """Whether a suspect is due that nobody has claimed."""
+    cursor = await fresh(connection, _HAS_SUSPECTS, {"group": group})
+    return await cursor.fetchone() is not None
+
+
 async def seconds_to_next(connection: Connection, group: str, *, tiers: Collection[Tier] = tuple(Tier)) -> float | None:
     """How long until the next unowned row is due, on the database's clock: 0 if one is, ``None`` if there is none."""
     if len(tiers) == len(Tier):
@@ -226,7 +234,7 @@ def _new_values(row: NewWork) -> tuple[object, ...]:
 
 
 def _row(columns: TupleRow) -> WorkRow:
-    group, event_id, reason, due_at, attempts, handlers, owner, since, last_error, failing, *message = columns
+    group, event_id, reason, due_at, attempts, handlers, owner, since, error, failing, is_marked, *message = columns
     return WorkRow(
         group=group,
         event_id=event_id,
@@ -237,8 +245,9 @@ def _row(columns: TupleRow) -> WorkRow:
         handlers=None if handlers is None else tuple(handlers),
         owner=owner,
         waiting_since=since,
-        last_error=last_error,
+        last_error=error,
         failing_since=failing,
+        is_marked=is_marked,
     )
 
 
@@ -312,7 +321,9 @@ _TAKE_DUE: Final = _compose(
     UPDATE consumer.work w SET owner = %(owner)s
     WHERE w.group_name = %(group)s AND w.event_id = ANY(ARRAY(SELECT event_id FROM taken))
     RETURNING w.group_name, w.event_id, w.reason, w.due_at, w.attempts, w.handlers, w.owner, w.created_at,
-              w.last_error, w.failing_since, {of_row}
+              w.last_error, w.failing_since,
+              EXISTS (SELECT FROM consumer.start s WHERE s.group_name = w.group_name AND s.event_id = w.event_id),
+              {of_row}
     """)
 )
 
@@ -360,6 +371,10 @@ _SECONDS_TO_NEXT_OF: Final = _compose(
     SELECT extract(epoch FROM min(due_at) - statement_timestamp()) FROM lane WHERE tier = ANY(%(tiers)s::smallint[])
     """)
 )
+_HAS_SUSPECTS: Final = """
+    SELECT FROM consumer.work
+    WHERE group_name = %(group)s AND owner IS NULL AND reason = 'suspect' AND due_at <= statement_timestamp() LIMIT 1
+"""
 
 _COUNTS: Final = """
     SELECT tier, tenant, reason, count(*), count(owner),

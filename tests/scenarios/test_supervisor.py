@@ -1,62 +1,15 @@
 """Several worker processes under one supervisor: what ends one of them costs the others nothing."""
 
-import json
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import pytest
-
 from admin.leash import descendants, is_alive
-from outbox.event import Event
-from tests.scenarios import dangerous
-from tests.scenarios.world import ROOT, Service
-from tests.support.engine import Rig, an_event
-from tests.support.processes import Processes
-from tests.support.rabbit_queues import rabbit_rig
+from tests.scenarios.conftest import Start
+from tests.scenarios.dangerous import an_order
+from tests.scenarios.world import Service
+from tests.support.engine import Rig
 from tests.support.wait import until
-
-APP = "tests.scenarios.dangerous:consumer"
-Start = Callable[..., Service]
-
-
-def an_order(number: int, deed: str = "", *, tenant: str = "acme") -> Event:
-    return an_event(number, tenant=tenant, payload=json.dumps({"order_id": number, "deed": deed}).encode())
-
-
-@pytest.fixture
-async def rig(migrated_database: str, vhost: str) -> AsyncIterator[Rig]:
-    async with rabbit_rig(migrated_database, vhost, "quorum") as rig:
-        yield rig
-
-
-@pytest.fixture
-def go(tmp_path: Path) -> Path:
-    return tmp_path / "go"
-
-
-@pytest.fixture
-def start(rig: Rig, processes: Processes, vhost: str, go: Path) -> Start:
-    """Starts the dangerous app as *count* processes."""
-
-    def start(count: int, *, app: str = APP, **settings: str) -> Service:
-        own = {f"OUTBOX_CONSUMER_{name.upper()}": value for name, value in settings.items()}
-        environment = {
-            "OUTBOX_DATABASE_URL": rig.database_url,
-            "OUTBOX_RABBITMQ_URL": vhost,
-            "OUTBOX_LOG_FORMAT": "json",
-            "OUTBOX_CONSUMER_LEASE_S": "3",
-            "OUTBOX_CONSUMER_HEALTH_PORT": "0",
-            "OUTBOX_CONSUMER_DRAIN_S": "10",
-            dangerous.GO: str(go),
-            **own,
-        }
-        return Service(
-            processes.start("outbox-consumer", "run", app, "--processes", str(count), settings=environment, cwd=ROOT)
-        )
-
-    return start
 
 
 def workers(service: Service) -> dict[int, int]:
@@ -122,7 +75,7 @@ async def test_workers_end_themselves_when_their_supervisor_is_killed(rig: Rig, 
     await fleet.process.line('"handling"')
     left = [pid for pid in descendants(fleet.process.pid) if is_alive(pid)]
     os.kill(fleet.process.pid, signal.SIGKILL)
-    await until(lambda: len(fleet.said("supervisor gone")) == 2, what="the workers to notice")
+    await until(lambda: len(fleet.said("parent gone")) == 2, what="the workers to notice")
     go.touch()
     await until(lambda: not any(is_alive(pid) for pid in left), deadline_s=15.0, what="the workers to end")
     assert rig.count("effect") == 1  # what ran was finished

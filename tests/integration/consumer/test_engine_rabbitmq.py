@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -238,3 +239,30 @@ async def test_a_restarted_broker_is_consumed_from_within_ten_seconds(
             await queues.publish(lane_of(event), [encode(event)])
             await rig.until(lambda: rig.effects() == ["1", "2"], deadline_s=10)
         await rig.until(process.is_ready)
+
+
+async def test_after_a_restart_of_the_broker_what_comes_again_is_nobodys_suspicion(
+    migrated_database: str, faulty_rabbit: RabbitNode | RabbitContainer
+) -> None:
+    """rabbitmq/rabbitmq-server#2013: after a restart everything comes with the mark of what was delivered before."""
+    async with rabbit_rig(migrated_database, faulty_rabbit.url(), "classic") as rig:
+        rig.limits = replace(rig.limits, slots=4, prefetch=10)
+        is_back = asyncio.Event()
+
+        @rig.consumer.on(OrderPlaced)
+        async def bill(event: OrderPlaced, session: AsyncSession) -> None:
+            await session.execute(INSERT, {"note": str(event.order_id)})
+            await is_back.wait()
+
+        process = await rig.start()
+        await rig.publish(*(an_event(number) for number in range(20)))
+        await rig.until(lambda: process.readiness.engine is not None and process.readiness.engine.hands.running == 2)
+        await process.crash()
+        await asyncio.to_thread(faulty_rabbit.stop)
+        await asyncio.to_thread(faulty_rabbit.start)
+        is_back.set()
+        await rig.start()
+        await rig.until(lambda: rig.count("effect") == 20)
+        await rig.until(lambda: rig.count("consumer.start") == 0)
+        assert rig.value("SELECT max(attempts) FROM consumer.ledger") == 1
+        assert (rig.count("consumer.work"), rig.count("consumer.dead")) == (0, 0)
