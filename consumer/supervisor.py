@@ -24,6 +24,7 @@ CODES: Final = Codes(fatal=frozenset({USAGE, CONFIGURATION}), unavailable=UNAVAI
 _LATE_S: Final = 10.0
 _WATCH_S: Final = 0.5
 _FIRST_S: Final = 10.0
+_START_S: Final = 120.0
 # After the drain's own time a worker writes acknowledgements and closes connections, which may be cut off.
 _DRAIN_MARGIN_S: Final = 15.0
 _AT_ONCE_S: Final = 5.0
@@ -149,7 +150,9 @@ class Supervisor:
             await asyncio.sleep(_WATCH_S)
             now = time.monotonic()
             for worker in self.workers:
-                if worker.child is not None and now - worker.heard_at > self._silent_s:
+                # Before its first word it loads the app, which may take a busy machine a while.
+                patience_s = self._silent_s if worker.checks else max(self._silent_s, _START_S)
+                if worker.child is not None and now - worker.heard_at > patience_s:
                     log.error("worker killed", worker=worker.number, silent_s=round(now - worker.heard_at))
                     worker.child.kill()
 

@@ -84,10 +84,10 @@ async def test_workers_end_themselves_when_their_supervisor_is_killed(rig: Rig, 
 
 async def test_a_worker_whose_event_loop_stands_is_killed_and_replaced(rig: Rig, start: Start) -> None:
     """mosquito/aio-pika#650"""
-    fleet = start(2, silent_s="3")
+    fleet = start(2, silent_s="5")
     await until_all_ready(fleet, 2)
     await rig.publish(an_order(1, "burn"))
-    await fleet.process.line('"worker killed"', deadline_s=15.0)
+    await fleet.process.line('"worker killed"', deadline_s=30.0)
     assert fleet.said("worker killed")[0]["worker"] == fleet.said("handling")[0]["worker"]
     assert await fleet.is_ready()
 
