@@ -5,8 +5,9 @@ from typing import Final, Literal, ParamSpec, TypeAlias, TypeVar
 
 from consumer.decide.policy import Policy
 from consumer.decide.rules import Rule, check_rules
+from consumer.decide.versions import Upcast
 from consumer.ports import Alert
-from consumer.registry import LedgerMode, Registry, read_handler
+from consumer.registry import Authorise, LedgerMode, Registry, read_handler, read_upcast
 from outbox.errors import ConfigError
 from outbox.event import EventModel
 from outbox.naming import check_group
@@ -20,6 +21,8 @@ LedgerName: TypeAlias = Literal["transactional", "leased", "none"]
 AlertHook: TypeAlias = Callable[[Alert], Awaitable[None] | None]
 """An app's own function that is told of alerts, async or not."""
 _H = TypeVar("_H", bound=AlertHook)
+_U = TypeVar("_U", bound=Upcast)
+_A = TypeVar("_A", bound=Authorise)
 
 
 class Consumer:
@@ -132,3 +135,46 @@ class Consumer:
             return function
 
         return register
+
+    def upcast(self, event: type[EventModel] | str, *, from_version: int) -> Callable[[_U], _U]:
+        """Turn payloads of *event* of the version *from_version* into those of the next. The function stays as it is.
+
+            @consumer.upcast(OrderPlaced, from_version=1)
+            def with_currency(payload: dict[str, Any]) -> dict[str, Any]:
+                return {**payload, "currency": "EUR"}
+
+        It is given a copy of the JSON object and returns one; a payload that is several versions old passes through
+        several, up to the version of the handler's model. Write it as a pure function: no I/O, and no clock. If it
+        raises, the event is a dead letter ``invalid``. What a handler takes as ``Event`` is given as it came.
+
+        Raises:
+            ConfigError: it cannot be one, or there is one from that version already. When the consumer starts, also a
+                version without one in between, and one that leads beyond what handlers take.
+        """
+
+        def register(function: _U) -> _U:
+            event_type = read_upcast(function, event, from_version=from_version)
+            self.registry.checks.upcasters.add(event_type, function, from_version=from_version)
+            return function
+
+        return register
+
+    def authorise(self, function: _A) -> _A:
+        """Ask *function*, async or not, before each attempt whether the event's tenant and actor may still do this.
+
+            @consumer.authorise
+            async def is_allowed(event: Event) -> bool | str:
+                return await members.may_order(event.tenant, event.actor) or "its actor has left"
+
+        True lets it be handled. False, or a sentence that says why not, makes it a dead letter ``security``, at the
+        first attempt, a retry or a replay alike. What it raises is a failure of the attempt, and is retried as one. It
+        counts against the handler's deadline. One that is not async must not block. The sentence must not repeat a
+        payload.
+
+        Raises:
+            ConfigError: there is one already.
+        """
+        if self.registry.checks.authorise is not None:
+            raise ConfigError("authorise: want one function for all events, got a second")
+        self.registry.checks.authorise = function
+        return function

@@ -14,7 +14,8 @@ def load_consumer(name: str, *, directory: str) -> Consumer:
     """Import what *name* names, looking in *directory* first.
 
     Raises:
-        ConfigError: there is no such thing, it is no Consumer or one without handlers, or it cannot be imported.
+        ConfigError: there is no such thing, it is no Consumer, it has no handlers or its upcasters do not fit them, or
+            it cannot be imported.
     """
     module_name, mark, attribute = name.partition(":")
     if not (mark and module_name and attribute.isidentifier()):
@@ -35,4 +36,5 @@ def load_consumer(name: str, *, directory: str) -> Consumer:
     if not found.registry.types:
         # It would bury every event of its group as one of unknown type.
         raise ConfigError(f"app: want a Consumer with a handler, got {name} without any")
+    found.registry.check()
     return found

@@ -38,5 +38,9 @@ class Limits:
     work_total: int = 100
     suspect_s: float = 120.0
     """How long a process that runs a single suspect may take, where the handlers' deadlines do not ask for longer."""
+    replay_unknown_per_s: int = 50
+    """Dead letters of a version, or type, that is known now, replayed by themselves each second; 0 is none."""
+    replay_unknown_type: timedelta = timedelta(hours=24)
+    """How old such a letter may be if its type was unknown; of an unknown version any age will do."""
     version: str = ""
     """No bound: the build that runs, as whoever deploys calls it."""

@@ -17,7 +17,7 @@ class DeadCategory(StrEnum):
     UNREADABLE = "unreadable"  # no envelope of ours, or damaged
     SECURITY = "security"  # a signature, a tenant or an authorisation does not hold
     UNKNOWN_TYPE = "unknown_type"  # no handler here
-    UNKNOWN_VERSION = "unknown_version"  # newer than any handler here
+    UNKNOWN_VERSION = "unknown_version"  # none that the handlers here read, most often a newer one
     INVALID = "invalid"  # the payload does not fit its type's schema
     OUTSIDE_HORIZON = "outside_horizon"  # too old, or too far ahead, for the ledger to say whether it was done
     PERMANENT = "permanent"  # the handler cannot succeed, now or later

@@ -1,11 +1,11 @@
 """Which handlers there are, and what each asks for, read from its annotations when it is decorated."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from types import FunctionType
-from typing import Final, get_origin, get_type_hints
+from typing import Final, TypeAlias, get_origin, get_type_hints
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from consumer.context import Context
 from consumer.decide.policy import Policy
 from consumer.decide.rules import Rule
+from consumer.decide.versions import NEWEST, Upcast, Upcasters, Versions
 from outbox.errors import ConfigError, InvalidEvent
 from outbox.event import Event, EventModel
 from outbox.naming import check_type
@@ -42,6 +43,18 @@ _ROLES: Final = {EventModel: Role.MODEL, Event: Role.EVENT, Context: Role.CONTEX
 _PAYLOADS: Final = frozenset({Role.MODEL, Role.EVENT, Role.MAPPING})
 
 
+Authorise: TypeAlias = Callable[[Event], "Awaitable[object] | object"]
+"""An app's own function that says whether an event may be handled: True, or False, or why not."""
+
+
+@dataclass(slots=True, eq=False)
+class Checks:
+    """What stands before every handler of one consumer."""
+
+    upcasters: Upcasters = field(default_factory=Upcasters)
+    authorise: Authorise | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
     """One function that handles events of one type. *name* is part of its identity in the ledger.
@@ -61,6 +74,15 @@ class Handler:
     rules: tuple[Rule, ...] = ()
     ledger: LedgerMode = LedgerMode.TRANSACTIONAL
     already_done: "Handler | None" = None
+    checks: Checks = field(default_factory=Checks, compare=False, repr=False)
+
+    @property
+    def versions(self) -> Versions:
+        """The versions of its type's payloads that it reads."""
+        newest = None if self.model is None else self.model.event_version
+        if any(role is Role.EVENT for _, role in self.parameters):
+            return Versions(oldest=1, newest=NEWEST if newest is None else newest)
+        return self.checks.upcasters.read_by(self.event_type, newest=newest)
 
     @property
     def wants_session(self) -> bool:
@@ -69,9 +91,10 @@ class Handler:
 
 
 class Registry:
-    """The handlers of one consumer, by event type, in the order they were decorated."""
+    """The handlers of one consumer, by event type, in the order they were decorated, and what stands before them."""
 
     def __init__(self) -> None:
+        self.checks = Checks()
         self._by_type: dict[str, tuple[Handler, ...]] = {}
 
     @property
@@ -91,7 +114,26 @@ class Registry:
                 f"handler {handler.name} of {handler.event_type}: want a name used once per type, got a second;"
                 " give one of them name=..."
             )
-        self._by_type[handler.event_type] = (*others, handler)
+        self._by_type[handler.event_type] = (*others, replace(handler, checks=self.checks))
+
+    def knows(self) -> dict[str, dict[str, tuple[int, int]]]:
+        """Every type and handler, with the oldest and the newest version that it reads."""
+        return {
+            event_type: {
+                handler.name: (versions.oldest, versions.newest)
+                for handler, versions in ((one, one.versions) for one in handlers)
+            }
+            for event_type, handlers in self._by_type.items()
+        }
+
+    def check(self) -> None:
+        """Return if upcasters and handlers fit. Raises ConfigError: one sentence says what does not."""
+        for event_type in self.checks.upcasters.types:
+            handlers = self.handlers_of(event_type)
+            if not handlers:
+                raise ConfigError(f"upcasters of {event_type}: want a type that has a handler here, got one without")
+            models = [one.model.event_version for one in handlers if one.model is not None]
+            self.checks.upcasters.check(event_type, newest=max(models, default=None))
 
 
 def read_handler(
@@ -164,6 +206,21 @@ def _read_hook(function: Callable[..., object], event: type[EventModel] | str, h
     return hook
 
 
+def read_upcast(function: Upcast, event: type[EventModel] | str, *, from_version: int) -> str:
+    """Return the type that *function* is an upcaster of. Raises ConfigError: it cannot be one."""
+    label = _name_of(function)
+    event_type = _type_of(event, label, kind="upcaster")
+    if type(from_version) is not int or from_version < 1:
+        raise ConfigError(f"upcaster {label}: want a from_version of 1 or more, got {from_version!r}")
+    if _is_async(function, label, kind="upcaster"):
+        raise ConfigError(f"upcaster {label}: want a function that is not async, got one that is")
+    if len(inspect.signature(function).parameters) != 1:
+        raise ConfigError(
+            f"upcaster {label}: want one parameter, the payload, got {len(inspect.signature(function).parameters)}"
+        )
+    return event_type
+
+
 def _model(hints: dict[str, type], parameters: tuple[tuple[str, Role], ...]) -> type[EventModel] | None:
     found = (hints[name] for name, role in parameters if role is Role.MODEL)
     return next((kind for kind in found if issubclass(kind, EventModel)), None)
@@ -176,24 +233,24 @@ def _name_of(function: Callable[..., object]) -> str:
     return name[:_NAME_CHARS_MAX]
 
 
-def _type_of(event: type[EventModel] | str, label: str) -> str:
+def _type_of(event: type[EventModel] | str, label: str, *, kind: str = "handler") -> str:
     if isinstance(event, str):
         event_type = event
     elif isinstance(event, type) and issubclass(event, EventModel):
         event_type = event.event_type
     else:
-        raise ConfigError(f"handler {label}: want on(an EventModel or a type name), got on({event!r})")
+        raise ConfigError(f"{kind} {label}: want an EventModel or a type's name, got {event!r}")
     try:
         return check_type(event_type)
     except InvalidEvent as error:
-        raise ConfigError(f"handler {label}: {error}") from None
+        raise ConfigError(f"{kind} {label}: {error}") from None
 
 
-def _is_async(function: Callable[..., object], label: str) -> bool:
+def _is_async(function: Callable[..., object], label: str, *, kind: str = "handler") -> bool:
     if not isinstance(function, FunctionType):
-        raise ConfigError(f"handler {label}: want a function, got {type(function).__name__}")
+        raise ConfigError(f"{kind} {label}: want a function, got {type(function).__name__}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError(f"handler {label}: want a function that returns, got one that yields")
+        raise ConfigError(f"{kind} {label}: want a function that returns, got one that yields")
     return inspect.iscoroutinefunction(function)
 
 

@@ -62,6 +62,8 @@ class ConsumerSettings(BaseModel):
     suspect_s: Annotated[float, Field(ge=1, le=86_400)] = _DEFAULTS.suspect_s
     suspect_memory_mb: Annotated[int, Field(ge=0, le=1_048_576)] = 1_024
     """What a process that runs a single suspect may take beside what it takes at its start; 0 is no limit."""
+    replay_unknown_per_s: Annotated[int, Field(ge=0, le=1_000)] = _DEFAULTS.replay_unknown_per_s
+    replay_unknown_type_h: Annotated[float, Field(ge=0, le=8_760)] = _DEFAULTS.replay_unknown_type / timedelta(hours=1)
     start_s: Annotated[float, Field(ge=0, le=3_600)] = 10.0
     """How long database and broker may be unreachable when the process starts; later it waits for them."""
     health_port: Port = 8082
@@ -89,6 +91,8 @@ class ConsumerSettings(BaseModel):
             work_total=self.work_total,
             version=self.version or "",
             suspect_s=self.suspect_s,
+            replay_unknown_per_s=self.replay_unknown_per_s,
+            replay_unknown_type=timedelta(hours=self.replay_unknown_type_h),
         )
 
 

@@ -20,6 +20,7 @@ from outbox.event import Event, Ordering, Tier
 from outbox.naming import check_tenant, check_text, check_type
 
 SPEC_VERSION: Final = "1.0"
+DATA_VERSION: Final = "ce-dataversion"
 _TIERS: Final = {tier.label: tier for tier in Tier}
 _TRUE: Final = "true"
 _NUMBER_MAX: Final = 2**63 - 1
@@ -53,7 +54,7 @@ def encode(event: Event) -> Message:
         "ce-ledgertime": _text_of_time(event.ledger_time),
         "ce-tenantid": event.tenant,
         "ce-tier": event.tier.label,
-        "ce-dataversion": str(event.data_version),
+        DATA_VERSION: str(event.data_version),
     }
     optional = {
         "ce-idempotencykey": event.idempotency_key,

@@ -9,13 +9,14 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from consumer.decide.versions import NEWEST, NotRaised
 from consumer.outcome import DeadCategory
 from consumer.registry import Handler, Role
 from outbox import wire
 from outbox.errors import InvalidEvent, Unreadable
 from outbox.event import Event, EventModel
 from outbox.naming import Lane
-from outbox.strict_json import NotStrict, loads
+from outbox.strict_json import NotStrict, dumps, loads
 from outbox.trail import Trail
 
 _ERRORS_MAX: Final = 5
@@ -93,29 +94,51 @@ def read_body(event: Event) -> Body | Refused:
 
 def read_payload(handler: Handler, event: Event, body: Body) -> object | Refused:
     """Return what the payload parameter of *handler* is given, or why it cannot be called."""
-    if handler.model is not None and event.data_version > handler.model.event_version:
-        return Refused(
-            category=DeadCategory.UNKNOWN_VERSION,
-            reason=f"data version: want at most {handler.model.event_version}, got {event.data_version}",
-        )
+    text: bytes | Refused = event.payload
+    if handler.model is None or event.data_version != handler.model.event_version:
+        known = handler.versions
+        if event.data_version not in known:
+            return Refused(
+                category=DeadCategory.UNKNOWN_VERSION, reason=f"data version: want {known}, got {event.data_version}"
+            )
+        if event.data_version < known.newest < NEWEST and event.type in handler.checks.upcasters.types:
+            text = _raise(handler, event, body, to=known.newest)
     roles = {role for _, role in handler.parameters}
-    if Role.MODEL in roles:
-        return _read_model(handler.model, event, body)
     if Role.EVENT in roles:
         return event
-    if not isinstance(body.value, dict):
+    if isinstance(text, Refused):
+        return text
+    if Role.MODEL in roles:
+        return _read_model(handler.model, event, body, text)
+    value = body.value if text is event.payload else loads(text)
+    if not isinstance(value, dict):
         return Refused(category=DeadCategory.INVALID, reason="payload: want a JSON object, got another")
-    return body.value
+    return value
 
 
-def _read_model(model: type[EventModel] | None, event: Event, body: Body) -> EventModel | Refused:
+def _raise(handler: Handler, event: Event, body: Body, *, to: int) -> bytes | Refused:
+    """Return the payload of *event* as one of version *to*."""
+    if not isinstance(body.value, dict):
+        return Refused(
+            category=DeadCategory.INVALID, reason="payload: want a JSON object for its upcasters, got another"
+        )
+    upcasters = handler.checks.upcasters
+    try:
+        return dumps(upcasters.raised(event.type, body.value, version=event.data_version, to=to))
+    except NotRaised as error:
+        return Refused(category=DeadCategory.INVALID, reason=f"upcaster {error}")
+    except NotStrict as error:
+        return Refused(category=DeadCategory.INVALID, reason=f"payload, after its upcasters: {error}")
+
+
+def _read_model(model: type[EventModel] | None, event: Event, body: Body, text: bytes) -> EventModel | Refused:
     assert model is not None  # noqa: S101 - a handler with this role has one
     if not body.is_json:
         return Refused(
             category=DeadCategory.INVALID, reason=f"content type: want JSON, got {event.content_type[:100]!r}"
         )
     try:
-        return model.model_validate_json(event.payload)
+        return model.model_validate_json(text)
     except ValidationError as error:
         return Refused(category=DeadCategory.INVALID, reason=f"payload: {_what_is_wrong(error, model)}")
 

@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.decide.delivery import Body, Refused, read_payload
 from consumer.decide.order import Turn
 from consumer.decide.result import result_text
+from consumer.engine.authorisation import refusal
 from consumer.engine.calling import arguments_of, invoke, invoke_with, outcome_of
 from consumer.limits import Limits
 from consumer.outcome import DeadLetter, Done, Drop, Retry, Snooze, Throttled
@@ -208,13 +209,13 @@ class _Finish:
         self._connection = connection
         self._job = job
         self._mark = mark
-        self._attempt = attempt
+        self.attempt = attempt
 
     async def __call__(self, returned: object, session: AsyncSession | None) -> Result:
         """Commit if the handler says it is done and the transaction is still the one that was claimed in."""
         outcome = outcome_of(returned, self._job.handler)
         if not isinstance(outcome, Done):
-            return Returned(attempt=self._attempt, outcome=outcome)
+            return Returned(attempt=self.attempt, outcome=outcome)
         result = result_text(outcome.result, bytes_max=self._attempts.result_bytes_max)
         is_kept = session is None or await finish_session(session)
         if not (is_kept and is_marked(self._connection, self._mark)):
@@ -235,7 +236,7 @@ class _Finish:
             if self._connection.closed:  # whether it was committed is unknown: the next claim will tell
                 raise _Abandoned(StoreUnavailable("database: want the answer to a commit, got none")) from error
             raise
-        return Handled(attempt=self._attempt, result=result)
+        return Handled(attempt=self.attempt, result=result)
 
     async def _close_books(self) -> None:
         """Move the key on and remove the work row, in the order in which every transaction writes tables."""
@@ -249,7 +250,7 @@ class _Finish:
     async def _note_done(self) -> None:
         """Of a handler that claims nothing the ledger only says something once it failed: that is over."""
         job = self._job
-        done = Entry(handler=job.handler.name, state=State.DONE, attempts=self._attempt)
+        done = Entry(handler=job.handler.name, state=State.DONE, attempts=self.attempt)
         await self._attempts.ledger.record(self._connection, job.event, [done])
 
     async def _keep(self, result: str) -> None:
@@ -282,6 +283,8 @@ async def guarded(call: Callable[[], Awaitable[T]], *, attempt: int) -> T | Rais
 
 
 async def _call(slot: SlotConnection, job: Job, arguments: dict[str, object], finish: _Finish) -> Result:
+    if (refused := await refusal(job.handler, job.event)) is not None:
+        return Returned(attempt=finish.attempt, outcome=refused)
     if not job.handler.wants_session:
         return await finish(await invoke(job.handler, job.event, arguments), None)
     async with slot.session(tenant=job.event.tenant) as session:

@@ -96,6 +96,13 @@ class Books:
                 await results.put(connection, self._group, event, handler=handler, result=result)
         return fates
 
+    async def is_waiting(self, slot: SlotConnection, item: Item) -> bool:
+        """Whether *item* came by its lane though its event has a work row, which is as good as done elsewhere."""
+        if item.owner is not None or item.event_id is None:
+            return False
+        async with _transaction(slot) as connection:
+            return bool(await work.exists(connection, self._group, [item.event_id]))
+
     async def refuse(self, slot: SlotConnection, item: Item, refused: Refused) -> None:
         """Bury *item*, which no handler may see."""
         event = item.envelope

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -36,12 +37,21 @@ class Lease:
     """One incarnation at a time. *id* changes when the lease was lost: what the old one owned may be another's."""
 
     def __init__(
-        self, *, group: str, desk: Desk, clock: Clock, lease_s: float, version: str, id: UUID | None = None
+        self,
+        *,
+        group: str,
+        desk: Desk,
+        clock: Clock,
+        lease_s: float,
+        version: str,
+        knows: Mapping[str, Mapping[str, tuple[int, int]]] | None,
+        id: UUID | None = None,
     ) -> None:
         """Nothing is begun yet.
 
         Args:
             version: the build that runs, as status and verify show it.
+            knows: what its code reads, as ``incarnation.begin`` says.
             id: the first incarnation's, if whoever started this process is to know it.
         """
         self.id = UUID(int=0)
@@ -51,6 +61,7 @@ class Lease:
         self._clock = clock
         self._lease_s = lease_s
         self._version = version
+        self._knows = knows
         self._log = structlog.get_logger("consumer.engine.lease")
 
     async def begin(self) -> None:
@@ -89,5 +100,6 @@ class Lease:
             lease_s=self._lease_s,
             version=self._version,
             id=self._given,
+            knows=self._knows,
         )
         self._given = None

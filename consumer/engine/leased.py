@@ -18,6 +18,7 @@ from consumer.decide.delivery import Refused, read_payload
 from consumer.decide.order import Turn
 from consumer.decide.result import result_text
 from consumer.engine.attempt import Early, Fenced, Handled, Job, Known, Result, Returned, guarded
+from consumer.engine.authorisation import refusal
 from consumer.engine.calling import arguments_of, outcome_of
 from consumer.engine.group_commit import GroupCommit
 from consumer.outcome import DeadLetter, Done, Outcome
@@ -98,6 +99,8 @@ class Leased:
         return Handled(attempt=claim.attempt, result=result_text(outcome.result, bytes_max=self._result_bytes_max))
 
     async def _outcome(self, job: Job, payload: object, claim: Taken, invoke: Invoke) -> Outcome:
+        if (refused := await refusal(job.handler, job.event)) is not None:
+            return refused
         if await self._is_already_done(job, payload, claim, invoke):
             self._tell("found already done", job, claim)
             return Done()

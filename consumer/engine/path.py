@@ -23,12 +23,13 @@ from consumer.engine.leased import insist
 from consumer.engine.modes import Modes
 from consumer.engine.slot import Slot
 from consumer.engine.verdict import Buried, Elsewhere, Fate, Finished, Pending, entries_of, fate_of, lets_key_pass
-from consumer.outcome import DeadCategory
+from consumer.outcome import DeadCategory, DeadLetter
 from consumer.ports import AlertKind
 from consumer.registry import Handler
 from consumer.store import gate
 from consumer.store.connection import SlotConnection
 from consumer.store.gate import Key
+from consumer.store.ledger import State
 from outbox.errors import StoreUnavailable
 from outbox.event import Event
 
@@ -209,11 +210,9 @@ class Path:
                 # Then its transaction closes the books too, unless there is more to write than it knows of.
                 is_last=handler is wanted[-1] and _are_written(fates),
             )
-            result = await self._modes.run(slot, job)
+            result = await self._try(slot, item, job)
             if isinstance(result, Early) and not fates:
                 return Held(turn=result.turn)
-            if isinstance(result, Interrupted):
-                result = self._judge_interruption(item, result)
             fates = [*fates, self._fate(item, handler, result)]
             unwritten.add(handler, result)
             is_closed = isinstance(result, Handled) and result.is_written and job.is_last
@@ -225,6 +224,19 @@ class Path:
                 elif isinstance(fate, Pending) and fate.pause is not None:
                     self._alert_pause(item, event, fate, fate.pause)
         return self._told(item, event, fates)
+
+    async def _try(self, slot: Slot, item: Item, job: Job) -> Handled | Known | Early | Returned | Raised | Fenced:
+        result = await self._modes.run(slot, job)
+        if isinstance(result, Interrupted):
+            return self._judge_interruption(item, result)
+        if (
+            isinstance(result, Returned)
+            and isinstance(result.outcome, DeadLetter)
+            and result.outcome.category is DeadCategory.UNKNOWN_VERSION
+            and await self._books.is_waiting(slot.connection, item)
+        ):
+            return Known(state=State.RETRY)  # a duplicate of what waits for other code is nobody's loss
+        return result
 
     async def _close(
         self, slot: Slot, item: Item, event: Event, fates: Sequence[Fate], unwritten: Unwritten

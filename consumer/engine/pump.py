@@ -79,7 +79,11 @@ class Pump:
                 total=room,
                 tiers=self._limits.tiers,
             )
-            wait_s = 0.0 if rows else await work.seconds_to_next(connection, engine.group, tiers=self._limits.tiers)
+            wait_s: float | None = 0.0
+            if not rows:
+                wait_s = await work.seconds_to_next(
+                    connection, engine.group, owner=self._lease.id, tiers=self._limits.tiers
+                )
         if any(row.reason is Reason.WAITING for row in rows):
             self._waiting_seen_at = time.monotonic()
         engine.take_work(rows)

@@ -25,6 +25,7 @@ from consumer.engine.loop import Engine
 from consumer.engine.modes import modes_of
 from consumer.engine.path import Path
 from consumer.engine.pump import Pump
+from consumer.engine.redrive import Redrive
 from consumer.engine.service import Service
 from consumer.engine.slot import Slot
 from consumer.engine.suspects import MARGIN_S, Suspects, alone_s
@@ -89,6 +90,7 @@ async def run_consumer(  # noqa: PLR0913 - each is a part that the caller owns
         StoreUnavailable, BrokerUnavailable: not there at the start; once running, an outage only pauses.
         SchemaMissing, QueueMismatch: what stands there is not what this version needs.
     """
+    consumer.registry.check()
     bounds = limits if limits is not None else Limits()
     async with AsyncExitStack() as stack:
         alarm = Alarm(consumer.group, [HookAlerts(hook) for hook in consumer.alert_hooks])
@@ -115,6 +117,7 @@ class _Parts:
     engine: Engine
     pump: Pump
     service: Service
+    redrive: Redrive
     lease: Lease
     controls: Controls
     guard: Guard
@@ -189,10 +192,18 @@ async def _assemble(
         payload_bytes_max=limits.payload_bytes_max,
     )
     suspects = Suspects(group=consumer.group, desk=work, command=alone, within_s=alone_s(consumer, limits) + MARGIN_S)
+    redrive = Redrive(
+        engine=engine,
+        desk=work,
+        lease=lease,
+        per_s=limits.replay_unknown_per_s,
+        type_age=limits.replay_unknown_type,
+    )
     return _Parts(
         engine=engine,
         pump=pump,
         service=service,
+        redrive=redrive,
         lease=lease,
         controls=controls,
         guard=guard,
@@ -232,6 +243,7 @@ async def assemble_core(
         clock=clock,
         lease_s=limits.lease_s if lease_s is None else lease_s,
         version=limits.version,
+        knows=consumer.registry.knows(),
         id=incarnation,
     )
     await lease.begin()
@@ -298,6 +310,7 @@ def _jobs(parts: _Parts) -> list[Coroutine[object, object, None]]:
         again(pump.prune),
         again(parts.guard.end_marks),
         again(parts.suspects.look, wake=parts.guard.suspected),
+        again(parts.redrive.run),
         again(service.find_lanes),
         again(service.read_directory),
         again(service.collect_refused),

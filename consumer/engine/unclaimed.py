@@ -10,6 +10,7 @@ import psycopg
 from consumer.decide.delivery import Refused, read_payload
 from consumer.decide.result import result_text
 from consumer.engine.attempt import Handled, Job, Result, Returned, guarded
+from consumer.engine.authorisation import refusal
 from consumer.engine.calling import arguments_of, outcome_of
 from consumer.engine.leased import Invoke
 from consumer.outcome import DeadLetter, Done
@@ -49,6 +50,8 @@ class Unclaimed:
         return result
 
     async def _call(self, job: Job, payload: object, attempt: int, invoke: Invoke) -> Handled | Returned:
+        if (refused := await refusal(job.handler, job.event)) is not None:
+            return Returned(attempt=attempt, outcome=refused)
         arguments = arguments_of(self._group, job.handler, job.event, payload, attempt=attempt)
         outcome = outcome_of(await invoke(job.handler, job.event, arguments), job.handler)
         if not isinstance(outcome, Done):

@@ -4,6 +4,7 @@ Whoever dies without a word is found by its lease, however many events it held. 
 incarnation, so it never takes itself for the one that died.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -53,15 +54,26 @@ async def begin(
     lease_s: float,
     version: str = "",
     id: UUID | None = None,
+    knows: Mapping[str, Mapping[str, tuple[int, int]]] | None = None,
 ) -> UUID:
     """Write the lease of a new incarnation and return its id. Commit it before claiming anything.
 
     Args:
         version: the build that runs, as whoever deploys calls it.
+        knows: by type and handler, the oldest and the newest version of a payload that it reads. What needs another is
+            left to others while there are any; one that does not say is given everything.
         id: its id, if somebody is to know it before.
     """
     incarnation = uuid4() if id is None else id
-    values = {"id": incarnation, "group": group, "host": host, "pid": pid, "lease_s": lease_s, "version": version}
+    values = {
+        "id": incarnation,
+        "group": group,
+        "host": host,
+        "pid": pid,
+        "lease_s": lease_s,
+        "version": version,
+        "knows": None if knows is None else Jsonb(knows),
+    }
     await connection.execute(_BEGIN, values)
     return incarnation
 
@@ -140,8 +152,9 @@ async def every(connection: Connection, group: str) -> list[Incarnation]:
 
 
 _BEGIN: Final = """
-    INSERT INTO consumer.incarnation (id, group_name, host, pid, version, expires_at)
-    VALUES (%(id)s, %(group)s, %(host)s, %(pid)s, %(version)s, clock_timestamp() + make_interval(secs => %(lease_s)s))
+    INSERT INTO consumer.incarnation (id, group_name, host, pid, version, knows, expires_at)
+    VALUES (%(id)s, %(group)s, %(host)s, %(pid)s, %(version)s, %(knows)s,
+            clock_timestamp() + make_interval(secs => %(lease_s)s))
 """
 
 _RENEW: Final = """

@@ -14,6 +14,9 @@ from psycopg import errors as pg
 from consumer.store.stored import Connection
 from outbox.errors import TransientError
 
+#: Why a letter is refused whose handlers have nothing left to do.
+DONE_MEANWHILE: Final = "the ledger says that it was handled meanwhile"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:

@@ -16,6 +16,7 @@ from psycopg import sql
 from psycopg.rows import TupleRow
 
 from consumer.store import stored as stored_message
+from consumer.store.known import KNOWN, MAY_TAKE, needs_version
 from consumer.store.plans import by_index, fresh
 from consumer.store.stored import Connection, Stored
 from outbox.errors import LeaseLost
@@ -179,10 +180,12 @@ async def has_suspects(connection: Connection, group: str) -> bool:
     return await cursor.fetchone() is not None
 
 
-async def seconds_to_next(connection: Connection, group: str, *, tiers: Collection[Tier] = tuple(Tier)) -> float | None:
-    """How long until the next unowned row is due, on the database's clock: 0 if one is, ``None`` if there is none."""
+async def seconds_to_next(
+    connection: Connection, group: str, *, owner: UUID, tiers: Collection[Tier] = tuple(Tier)
+) -> float | None:
+    """How long until the next unowned row that *owner* may take is due: 0 if one is, ``None`` if there is none."""
     if len(tiers) == len(Tier):
-        cursor = await fresh(connection, _SECONDS_TO_NEXT, {"group": group})
+        cursor = await fresh(connection, _SECONDS_TO_NEXT, {"group": group, "owner": owner})
     else:
         values = {"group": group, "suspects": False, "tiers": [int(tier) for tier in tiers]}
         async with by_index(connection):
@@ -229,6 +232,7 @@ def _new_values(row: NewWork) -> tuple[object, ...]:
         None if row.handlers is None else list(row.handlers),
         None if row.last_error is None else stored_message.storable(row.last_error),
         row.is_failing,
+        needs_version(row.stored, row.handlers),
         *stored_message.parameters(row.stored),
     )
 
@@ -259,6 +263,8 @@ def _compose(query: sql.SQL, *, condition: sql.SQL | None = None) -> bytes:
         places=sql.SQL(", ").join(sql.Placeholder() * len(columns)),
         condition=condition or sql.SQL(""),
         lane=_LANE,
+        known=KNOWN,
+        may_take=MAY_TAKE,
     ).as_bytes()
 
 
@@ -279,15 +285,16 @@ _LANE: Final = sql.SQL("""lane AS (
 
 _WRITE: Final = sql.SQL("""
     INSERT INTO consumer.work AS w (
-        group_name, event_id, reason, due_at, attempts, handlers, last_error, failing_since, {columns}
+        group_name, event_id, reason, due_at, attempts, handlers, last_error, failing_since, needs_version, {columns}
     ) VALUES (
         %s, %s, %s,
         greatest(clock_timestamp() + make_interval(secs => %s), %s::timestamptz),
-        %s, %s::text[], %s, CASE WHEN %s THEN clock_timestamp() END, {places}
+        %s, %s::text[], %s, CASE WHEN %s THEN clock_timestamp() END, %s::integer, {places}
     )
     ON CONFLICT (group_name, event_id) DO UPDATE SET
         reason = excluded.reason, due_at = excluded.due_at, attempts = excluded.attempts,
-        handlers = excluded.handlers, last_error = excluded.last_error, owner = NULL,
+        handlers = excluded.handlers, last_error = excluded.last_error, needs_version = excluded.needs_version,
+        owner = NULL,
         failing_since = CASE WHEN excluded.reason <> 'retry' OR excluded.failing_since IS NOT NULL
             THEN coalesce(CASE WHEN w.reason <> 'replay' THEN w.failing_since END, excluded.failing_since) END
     WHERE {condition}
@@ -313,7 +320,7 @@ _TAKE_DUE: Final = _compose(
         SELECT due.event_id FROM chosen CROSS JOIN share CROSS JOIN LATERAL (
             SELECT w.event_id FROM consumer.work w
             WHERE w.group_name = %(group)s AND w.owner IS NULL AND w.tier = chosen.tier AND w.tenant = chosen.tenant
-              AND w.due_at <= statement_timestamp() AND (w.reason = 'suspect') = %(suspects)s
+              AND w.due_at <= statement_timestamp() AND (w.reason = 'suspect') = %(suspects)s AND {may_take}
             ORDER BY w.due_at LIMIT least(chosen.room, share.rows)
             FOR UPDATE SKIP LOCKED
         ) due
@@ -358,11 +365,14 @@ _MAKE_DUE: Final = """
 _EXISTS: Final = "SELECT event_id FROM consumer.work WHERE group_name = %(group)s AND event_id = ANY(%(events)s)"
 
 # The condition on attempts holds for every row. It names the index ``work_next``, which nothing else may be tempted by.
-_SECONDS_TO_NEXT: Final = """
-    SELECT extract(epoch FROM due_at - statement_timestamp()) FROM consumer.work
-    WHERE group_name = %(group)s AND owner IS NULL AND attempts >= 0 AND reason <> 'suspect'
-    ORDER BY due_at LIMIT 1
-"""
+_SECONDS_TO_NEXT: Final = _compose(
+    sql.SQL("""
+    SELECT extract(epoch FROM w.due_at - statement_timestamp()) FROM consumer.work w
+    WHERE w.group_name = %(group)s AND w.owner IS NULL AND w.attempts >= 0 AND w.reason <> 'suspect'
+      AND {known}
+    ORDER BY w.due_at LIMIT 1
+    """)
+)
 
 # Rows of tiers that were not asked for may be due by the thousand: here each lane is looked at instead.
 _SECONDS_TO_NEXT_OF: Final = _compose(

@@ -68,7 +68,7 @@ async def test_an_event_that_nobody_knows_is_buried_in_sight_and_handled_once_so
     assert world.value("SELECT count(*) FROM consumer.dead WHERE resolution IS NULL") == 1
     assert await consumer.end() == 0
     (tmp_path / "shop.py").write_text(_SECOND)
-    consumer = world.consumer("shop:consumer", cwd=tmp_path)
+    consumer = world.consumer("shop:consumer", cwd=tmp_path, replay_unknown_per_s="0")
     code, output = await world.command("outbox", "dead", "replay", dead_id, "--actor", "zoë")
     assert (code, output) == (0, "replayed 1, refused 0\n")
     await world.until_value("SELECT array_agg(what ORDER BY at) FROM handled", ["placed", "cancelled"])

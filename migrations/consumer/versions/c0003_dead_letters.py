@@ -17,7 +17,6 @@ CREATE INDEX dead_unknown ON consumer.dead (group_name, type, (headers ->> 'ce-d
 
 -- A row that only code which knows this version of its type should take: other code would bury it again.
 ALTER TABLE consumer.work ADD COLUMN needs_version integer;
-CREATE INDEX work_needs ON consumer.work (group_name) WHERE needs_version IS NOT NULL;
 
 -- Whatever name somebody gave, the role is the one that the server let in.
 ALTER TABLE consumer.audit ADD COLUMN role_name name NOT NULL DEFAULT session_user;

@@ -172,6 +172,7 @@ async def test_an_unknown_type_is_a_dead_letter_and_is_handled_once_it_is_known(
     """riverqueue/river#1105, JasperFx/wolverine#4151, celery/celery#6485."""
     alerts: list[Alert] = []
     rig.consumer.on_alert(alerts.append)
+    rig.limits = replace(rig.limits, replay_unknown_per_s=0)  # by hand
     old = await rig.start()
     await rig.publish(*(an_event(tenant=tenant) for tenant in ("acme", "acme", "zeta")))
     await rig.until(lambda: rig.count("consumer.dead") == 3)

@@ -61,9 +61,9 @@ async def test_rows_of_tiers_that_were_not_asked_for_stay_where_they_are_and_cou
     urgent = (Tier.INTERACTIVE, Tier.STANDARD)
 
     assert await work.take_due(connection, GROUP, owner=ME, per_lane_limit=9, total=9, tiers=urgent) == []
-    assert await work.seconds_to_next(connection, GROUP, tiers=urgent) == pytest.approx(60, abs=5)
-    assert await work.seconds_to_next(connection, GROUP, tiers=[Tier.STANDARD]) is None
-    assert await work.seconds_to_next(connection, GROUP) == 0.0
+    assert await work.seconds_to_next(connection, GROUP, owner=uuid4(), tiers=urgent) == pytest.approx(60, abs=5)
+    assert await work.seconds_to_next(connection, GROUP, owner=uuid4(), tiers=[Tier.STANDARD]) is None
+    assert await work.seconds_to_next(connection, GROUP, owner=uuid4()) == 0.0
     assert len(await work.take_due(connection, GROUP, owner=ME, per_lane_limit=9, total=9, tiers=[Tier.BULK])) == 3
 
 
@@ -86,7 +86,7 @@ async def test_a_row_is_taken_when_it_is_due_on_the_databases_clock_and_not_befo
     )
     await work.put(connection, [not_before])
     assert await take(connection) == []
-    wait_s = await work.seconds_to_next(connection, GROUP)
+    wait_s = await work.seconds_to_next(connection, GROUP, owner=uuid4())
     assert wait_s is not None
     assert 0 < wait_s <= 0.3
     await connection.execute("SELECT pg_sleep(0.3)")  # the database's clock is the one that counts
@@ -233,7 +233,7 @@ async def test_suspects_are_claimed_only_by_who_asks_for_them(connection: Connec
     event = an_event()
     await work.put(connection, [new_work(event, reason=Reason.SUSPECT)])
     assert await take(connection) == []
-    assert await work.seconds_to_next(connection, GROUP) is None
+    assert await work.seconds_to_next(connection, GROUP, owner=uuid4()) is None
     assert [row.event_id for row in await take(connection, suspects=True, total=1)] == [event.id]
 
 
