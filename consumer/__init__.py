@@ -7,6 +7,7 @@ What handlers are written with:
 
 from consumer.api import Consumer
 from consumer.context import Context
+from consumer.decide.limit import Cap, Rate
 from consumer.decide.policy import Breaker, Budget, Policy
 from consumer.decide.rules import HttpStatus, PauseHandler, PauseLane, Rule, SqlState
 from consumer.outcome import (
@@ -29,6 +30,7 @@ __all__ = [
     "AlertKind",
     "Breaker",
     "Budget",
+    "Cap",
     "Consumer",
     "Context",
     "Dead",
@@ -42,6 +44,7 @@ __all__ = [
     "PauseHandler",
     "PauseLane",
     "Policy",
+    "Rate",
     "Retry",
     "RetryLater",
     "Rule",

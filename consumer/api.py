@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal, ParamSpec, TypeAlias, TypeVar
 
+from consumer.decide.limit import Limit, check_limits
 from consumer.decide.policy import Policy
 from consumer.decide.rules import Rule, check_rules
 from consumer.decide.versions import Upcast
@@ -41,6 +42,7 @@ class Consumer:
         database: str | None = None,
         policy: Policy | None = None,
         rules: Sequence[Rule] = (),
+        limits: Sequence[Limit] = (),
         deadline_s: float = DEADLINE_S,
         skips_dead: bool = False,
     ) -> None:
@@ -52,6 +54,7 @@ class Consumer:
             policy: how long a failing event is tried again, where a handler does not say.
             rules: what follows from errors that the app knows better, asked after a handler's own; the first that
                 matches decides, and the built-in classes are asked last.
+            limits: how much of all its types runs at once, or starts in a time, as in ``Cap(4, per="tenant")``.
             deadline_s: how long one attempt may take, where a handler does not say.
             skips_dead: whether the events behind a dead-lettered one with the same ordering key are handled all the
                 same. By default they wait until it is replayed or discarded.
@@ -63,6 +66,9 @@ class Consumer:
         self.database = database
         self.skips_dead = skips_dead
         self.registry = Registry()
+        self.limits: list[tuple[str | None, Limit]] = [
+            (None, limit) for limit in check_limits(limits, of=f"consumer {group}")
+        ]
         self.alert_hooks: list[AlertHook] = []
         self._policy = policy if policy is not None else Policy()
         self._rules = check_rules(rules, of=f"consumer {group}")
@@ -83,6 +89,7 @@ class Consumer:
         name: str | None = None,
         policy: Policy | None = None,
         rules: Sequence[Rule] = (),
+        limits: Sequence[Limit] = (),
         deadline_s: float | None = None,
         ledger: LedgerName = "transactional",
         already_done: Callable[..., object] | None = None,
@@ -99,6 +106,8 @@ class Consumer:
                 nothing yet. The function's qualified name by default.
             policy: how long a failing event is tried again.
             rules: what follows from errors of this handler, asked before the consumer's own.
+            limits: how much of this type runs at once, or starts in a time, as in ``Cap(2, scope="fleet")``. An event
+                counts once, from the start of its first handler to the end of its last.
             deadline_s: how long one attempt may take.
             ledger: how an attempt and the ledger go together. ``transactional``, the default: one transaction holds the
                 ledger's row and what the handler writes. ``leased``, for effects elsewhere: the event is claimed, the
@@ -119,6 +128,7 @@ class Consumer:
             raise ConfigError(f"on: want ledger to be {', '.join(LedgerMode)}, got {ledger!r}")
 
         own_rules = check_rules(rules, of="on")
+        own_limits = check_limits(limits, of="on")
 
         def register(function: Callable[_P, _R]) -> Callable[_P, _R]:
             handler = read_handler(
@@ -132,6 +142,7 @@ class Consumer:
                 already_done=already_done,
             )
             self.registry.add(handler)
+            self.limits += [(handler.event_type, limit) for limit in own_limits]
             return function
 
         return register

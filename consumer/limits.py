@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, TypeAlias
 
+from consumer.decide.limit import Cap, Limit, Rate
 from outbox.event import Tier
 
 ShareBy: TypeAlias = Literal["time", "events"]
@@ -21,6 +22,12 @@ class Limits:
     """Those that this process serves, all by default."""
     share_by: ShareBy = "time"
     """What tenants and tiers have equal shares of: the time that handlers take, or their number."""
+    tenant_cap: int | None = None
+    """Events of one tenant that may run at once in this process, interactive ones apart."""
+    tenant_fleet_cap: int | None = None
+    """The same in all processes of the group together."""
+    tenant_per_s: float | None = None
+    """Events of one tenant that may start per second in this process, interactive ones apart."""
     prefetch: int = 2
     """Deliveries of one lane that wait here; the rest of a backlog waits in the broker."""
     horizon: timedelta = timedelta(days=14)
@@ -44,3 +51,14 @@ class Limits:
     """How old such a letter may be if its type was unknown; of an unknown version any age will do."""
     version: str = ""
     """No bound: the build that runs, as whoever deploys calls it."""
+
+    def of_tenants(self) -> list[tuple[str | None, Limit]]:
+        """What holds for each tenant, whatever its types."""
+        found: list[Limit] = []
+        if self.tenant_cap is not None:
+            found.append(Cap(self.tenant_cap, per="tenant"))
+        if self.tenant_fleet_cap is not None:
+            found.append(Cap(self.tenant_fleet_cap, per="tenant", scope="fleet"))
+        if self.tenant_per_s is not None:
+            found.append(Rate(self.tenant_per_s, per="tenant"))
+        return [(None, limit) for limit in found]

@@ -50,6 +50,9 @@ class ConsumerSettings(BaseModel):
     slots: Annotated[int, Field(ge=2, le=1_000)] = _DEFAULTS.slots
     reserved_percent: Annotated[int, Field(ge=1, le=90)] = _DEFAULTS.reserved_percent
     share_by: ShareBy = _DEFAULTS.share_by
+    tenant_cap: Annotated[int, Field(ge=1)] | None = None
+    tenant_fleet_cap: Annotated[int, Field(ge=1)] | None = None
+    tenant_per_s: Annotated[float, Field(gt=0)] | None = None
     prefetch: Annotated[int, Field(ge=1, le=100)] = _DEFAULTS.prefetch
     horizon_days: Annotated[float, Field(gt=0, le=365)] = _DEFAULTS.horizon / timedelta(days=1)
     payload_bytes_max: Annotated[int, Field(ge=1024, le=512 * 1024 * 1024)] = _DEFAULTS.payload_bytes_max
@@ -80,6 +83,9 @@ class ConsumerSettings(BaseModel):
             reserved_percent=self.reserved_percent,
             tiers=read_tiers(self.tiers),
             share_by=self.share_by,
+            tenant_cap=self.tenant_cap,
+            tenant_fleet_cap=self.tenant_fleet_cap,
+            tenant_per_s=self.tenant_per_s,
             prefetch=self.prefetch,
             horizon=timedelta(days=self.horizon_days),
             payload_bytes_max=self.payload_bytes_max,

@@ -124,7 +124,7 @@ class Hands:
 
     def next(self, now: float) -> Item | None:
         """Start and return the item whose turn it is, if a slot is free for one."""
-        while self._waiting_total and (grant := self._scheduler.take()) is not None:
+        while self._waiting_total and (grant := self._scheduler.take(now)) is not None:
             ident = grant.item.ident
             assert isinstance(ident, int)  # noqa: S101 - it is what we offered
             held = self._held[ident]

@@ -24,6 +24,7 @@ from consumer.engine.hands import Hands
 from consumer.engine.item import FromWork, Item
 from consumer.engine.lanes import Lanes
 from consumer.engine.path import Held, Settled
+from consumer.engine.reminder import Reminder
 from consumer.engine.slot import Slot
 from consumer.ports import Broker, Delivery, LostBecause, Receipt
 from consumer.store.gate import Key
@@ -83,6 +84,8 @@ class Engine:
         self._idle: list[asyncio.Future[Item]] = []
         self._settling: list[Receipt] = []
         self._returned: set[UUID] = set()
+        self._scheduler = scheduler
+        self._reminder = Reminder(self._dispatch)
         self._wishes: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         self._log = structlog.get_logger("consumer.engine.loop")
 
@@ -302,7 +305,10 @@ class Engine:
     def _start_one(self) -> Item | None:
         if self.is_suspended or not self.store_ok.is_set():
             return None
-        return self.hands.next(time.monotonic())
+        item = self.hands.next(time.monotonic())
+        if item is None and (wakes_at := self._scheduler.wakes_at()) is not None:
+            self._reminder.at(wakes_at)
+        return item
 
     def _look_for_more(self) -> None:
         if self.is_suspended or not self.store_ok.is_set():

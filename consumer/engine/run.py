@@ -15,6 +15,7 @@ from sqlalchemy.pool import NullPool
 from consumer.api import Consumer
 from consumer.decide.costs import QUANTUM, Costs
 from consumer.decide.fairness import Scheduler
+from consumer.decide.limit import bounds_of
 from consumer.engine.alarm import Alarm, HookAlerts
 from consumer.engine.books import Books
 from consumer.engine.control import Controls, Weights
@@ -153,6 +154,7 @@ async def _assemble(
         tiers=limits.tiers,
         quantum=1 if costs is None else QUANTUM,
         weight_of=weights.of,
+        bounds=bounds_of([*consumer.limits, *limits.of_tenants()]),
     )
     engine = Engine(
         group=consumer.group,

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from consumer.decide.fairness import Item, Scheduler
+from consumer.decide.fairness import Bound, Item, Kind, Scheduler
 from outbox.event import Tier
 
 TENANTS = st.sampled_from(["a", "b", "c"])
@@ -16,20 +16,32 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Offers, starts and ends in any order, with pauses, and with caps on one kind of scope per run."""
 
     @initialize(
-        slots=st.integers(2, 9), percent=st.sampled_from([30, 50]), kind=st.sampled_from(["tenant", "type", "both"])
+        slots=st.integers(2, 9),
+        percent=st.sampled_from([30, 50]),
+        kind=st.sampled_from(["tenant", "type", "both"]),
+        bound=st.none() | st.integers(1, 3),
     )
-    def begin(self, slots: int, percent: int, kind: str) -> None:
+    def begin(self, slots: int, percent: int, kind: str, bound: int | None) -> None:
         self.slots = slots
         self.reserved = max(1, -(-slots * percent // 100))
         self.shared = slots - self.reserved
         self.kind = kind
-        self.scheduler = Scheduler(slots, reserved_percent=percent)
+        bounds = [] if bound is None else [bound_of(kind, bound)]
+        self.scheduler = Scheduler(slots, reserved_percent=percent, bounds=bounds)
         self.items: dict[int, Item] = {}
         self.waiting: list[int] = []
         self.running: list[int] = []
         self.held: list[int] = []
         self.paused: set[tuple[Tier | None, str | None, str | None]] = set()
-        self.caps: dict[tuple[str | None, str | None], int] = {}
+        scopes: dict[str, list[tuple[str | None, str | None]]] = {
+            "tenant": [(name, None) for name in "abc"],
+            "type": [(None, "x")],
+            "both": [(name, "x") for name in "abc"],
+        }
+        self.bounded: dict[tuple[str | None, str | None], int] = {}
+        if bound is not None:
+            self.bounded = {scope: bound for scope in scopes[kind]}
+        self.caps = dict(self.bounded)
         self.was_over: set[tuple[str | None, str | None]] = set()
 
     # ---------------------------------------------------------------- the model
@@ -154,6 +166,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         scope = {"tenant": (tenant, None), "type": (None, type_), "both": (tenant, type_)}[self.kind]
         if most is None:
             self.caps.pop(scope, None)
+            self.caps |= {scope: self.bounded[scope]} if scope in self.bounded else {}
         else:
             self.caps[scope] = most
         self.scheduler.cap(most, tenant=scope[0], type=scope[1])
@@ -178,6 +191,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert self.scheduler.tenants(tier) == 0
             assert self.scheduler.waiting(tier) == 0
             assert not self.scheduler.hungry(tier, most=100)
+        assert not self.scheduler._limits._rooms
 
     def lift(self) -> None:
         for tier, tenant, type_ in self.paused:
@@ -185,7 +199,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for tenant, type_ in self.caps:
             self.scheduler.cap(None, tenant=tenant, type=type_)
         self.paused.clear()
-        self.caps.clear()
+        self.caps = dict(self.bounded)
 
     def drain(self) -> None:
         while self.waiting or self.running:
@@ -203,6 +217,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.scheduler.done(ident)
         for _ in range(3):
             assert self.scheduler.take() is None
+
+
+def bound_of(kind: str, most: int) -> Bound:
+    return Bound(is_per_tenant=kind != "type", type=None if kind == "tenant" else "x", kind=Kind.CAP, most=most)
 
 
 def binds(scope: tuple[str | None, str | None], item: Item) -> bool:

@@ -1,13 +1,14 @@
 """The scheduler: what is offered waits, and for each free slot it names the item that starts."""
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from itertools import count
 
 from consumer.decide.fairness.lanes import Lanes
 from consumer.decide.fairness.limits import Limits
+from consumer.decide.fairness.rooms import Bound
 from consumer.decide.fairness.rounds import Rounds
 from consumer.decide.fairness.slots import Slots
-from consumer.decide.fairness.values import Entry, Flow, Grant, Item, Line, Scope, State
+from consumer.decide.fairness.values import Entry, FleetNeed, Flow, Grant, Item, Line, Scope, State
 from outbox.errors import ConfigError
 from outbox.event import Tier
 
@@ -28,6 +29,7 @@ class Scheduler:
         tiers: those that are served; items of others never start.
         quantum: the cost a tenant of weight one may take per round, in the unit of cost.
         weight_of: a tenant's share in proportion to others of its tier, a positive integer.
+        bounds: caps and rates, no two of one kind on the same.
     """
 
     def __init__(
@@ -38,12 +40,13 @@ class Scheduler:
         tiers: Collection[Tier] = tuple(Tier),
         quantum: int = 1,
         weight_of: Callable[[str], int] = _one,
+        bounds: Iterable[Bound] = (),
     ) -> None:
         if quantum < 1:
             raise ConfigError(f"quantum: want 1 or more, got {quantum}")
         self._slots = Slots(slots, reserved_percent=reserved_percent, tiers=tiers)
         self._rounds = [Rounds(tier, quantum=quantum, weight_of=weight_of) for tier in Tier]  # indexed by tier
-        self._limits = Limits()
+        self._limits = Limits(bounds)
         self._lanes = Lanes()
         self._entries: dict[Hashable, Entry] = {}
         self._running: dict[Hashable, Entry] = {}
@@ -62,14 +65,20 @@ class Scheduler:
         line = flow.lines.get((item.lane, item.type))
         if line is None:
             line = flow.lines[item.lane, item.type] = Line(flow=flow, lane=item.lane, type=item.type)
+            self._limits.bind(line)
         entry = Entry(item=item, line=line, arrival=next(self._arrivals))
         self._entries[item.ident] = entry
         flow.unsettled += 1
         self._lanes.came(item.lane, tier=item.tier, tenant=item.tenant)
         self._wait(entry)
 
-    def take(self) -> Grant | None:
-        """Start the item whose turn it is, or return None: no slot is free for anything that may run."""
+    def take(self, now: float = 0.0) -> Grant | None:
+        """Start the item whose turn it is, or return None: no slot is free for anything that may run.
+
+        *now*, in seconds since any moment, is what rates go by.
+        """
+        self._limits.tick(now)
+        self._wake()
         if not self._slots.has_free():
             return None
         # A line that is refused may give back room in a cap, and so wake a tier that was already asked.
@@ -145,7 +154,14 @@ class Scheduler:
         """
         if most is not None and most < 1:
             raise ConfigError(f"cap: want 1 or more, or none (to stop something, pause it), got {most}")
-        self._limits.cap(_scope(tenant, type), most, running=[entry.line for entry in self._running.values()])
+        lines = [line for rounds in self._rounds for flow in rounds.flows.values() for line in flow.lines.values()]
+        running = [entry.line for entry in self._running.values()]
+        self._limits.cap(_scope(tenant, type), most, lines=lines, running=running)
+        self._wake()
+
+    def permit(self, scope: Scope, held: int) -> None:
+        """Let *held* items under the fleet's cap of *scope* run here at once: none before this was called."""
+        self._limits.permit(scope, held)
         self._wake()
 
     # ---------------------------------------------------------------- questions
@@ -181,6 +197,19 @@ class Scheduler:
     def blocked(self, ident: Hashable) -> bool:
         """Whether what waits was refused by a pause or a cap, and now waits for that."""
         return self._entry(ident, State.WAITING).line.parked_in is not None
+
+    def fleet_needs(self) -> list[FleetNeed]:
+        """Return what is held and wanted here of each fleet's cap that anything unsettled comes under."""
+        self._limits.wants_permits = False
+        return self._limits.fleet_needs()
+
+    def wants_permits(self) -> bool:
+        """Whether something was refused by a fleet's cap since ``fleet_needs`` was asked."""
+        return self._limits.wants_permits
+
+    def wakes_at(self) -> float | None:
+        """When, by the clock of ``take``, something that a rate refused may start."""
+        return self._limits.wakes_at()
 
     # ---------------------------------------------------------------- inside
 
@@ -237,13 +266,15 @@ class Scheduler:
             self.charge(ident, cost=cost)
         del self._running[ident]
         self._slots.finish(entry.item.tier)
-        self._limits.finish(entry.line)
+        self._limits.finish(entry.line, has_worked=cost != 0)
 
     def _settle(self, ident: Hashable) -> None:
         entry = self._entries.pop(ident)
         flow = entry.line.flow
         flow.unsettled -= 1
         if flow.unsettled == 0:
+            for line in flow.lines.values():
+                self._limits.unbind(line)
             flow.lines.clear()
             self._rounds[flow.tier].retire(flow)
         self._lanes.settled(entry.item.lane)
@@ -288,4 +319,4 @@ class Scheduler:
 def _scope(tenant: str | None, type_: str | None) -> Scope:
     if tenant is None and type_ is None:
         raise ValueError("want a tenant, a type or both, got none")
-    return tenant, type_, None
+    return tenant, type_

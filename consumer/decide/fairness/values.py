@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from outbox.event import Tier
 
 if TYPE_CHECKING:
-    from consumer.decide.fairness.limits import Cap
+    from consumer.decide.fairness.rooms import Room
 
-Scope: TypeAlias = tuple[str | None, str | None, str | None]
-"""What a cap is about: tenant, type, lane; None where it does not matter."""
+Scope: TypeAlias = tuple[str | None, str | None]
+"""What a cap or a rate is about: tenant, type; None where it does not matter."""
 
 PauseScope: TypeAlias = tuple[Tier | None, str | None, str | None]
 """What a pause is about: tier, tenant, type; None where it does not matter, so three of them are everything."""
@@ -36,6 +36,17 @@ class Grant:
 
     item: Item
     is_reserved: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetNeed:
+    """Of a fleet's cap of *most* this process holds *held* permits; *used* are in use, *waiting* items want one."""
+
+    scope: Scope
+    most: int
+    held: int
+    used: int
+    waiting: int
 
 
 class State(Enum):
@@ -62,8 +73,9 @@ class Entry:
 class Line:
     """Items of a flow with the same lane and type, hence under the same limits, first in first out.
 
-    It is in its flow's *ready*, parked in the queue of one limit (*parked_in*), or empty. Caps in *holds* keep room
-    for its first item; *queued_at* are those it has waited at since something of it last started.
+    It is in its flow's *ready*, parked in the queue of one limit (*parked_in*), or empty. Its items need room in all
+    *rooms*, in that order; those in *holds* keep some for its first item, and *queued_at* are those it has waited at
+    since something of it last started.
     """
 
     flow: "Flow"
@@ -71,8 +83,9 @@ class Line:
     type: str
     queue: OrderedDict[Hashable, Entry] = field(default_factory=OrderedDict)
     parked_in: "OrderedDict[Line, None] | None" = None
-    holds: "list[Cap]" = field(default_factory=list)
-    queued_at: "set[Cap]" = field(default_factory=set)
+    rooms: "tuple[Room, ...]" = ()
+    holds: "list[Room]" = field(default_factory=list)
+    queued_at: "set[Room]" = field(default_factory=set)
 
     def arrival(self) -> int:
         """When its first item came, for comparing; the line is not empty."""
