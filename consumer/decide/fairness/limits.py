@@ -76,15 +76,18 @@ class Limits:
         room = self._rooms.get((scope, Kind.CAP))
         if room is None:
             used = sum(scope in _scopes(line) for line in running)
-            room = self._rooms[scope, Kind.CAP] = Room(scope=scope, kind=Kind.CAP, most=0, bound=None, used=used)
+            bound = next((bound for bound in self._bounds if bound.kind is Kind.CAP and bound.makes(scope)), None)
+            room = self._rooms[scope, Kind.CAP] = Room(scope=scope, kind=Kind.CAP, most=0, bound=bound, used=used)
             for line in lines:
                 if scope in _scopes(line):
                     _bind(line, room)
         self._freed.append(room)
+        room.is_set = most is not None
         if most is not None:
             room.most = most
         elif room.bound is not None:
             room.most = room.bound.most
+            self._drop_unused(room)
         else:
             room.most = sys.maxsize  # it wakes all its lines and refuses none
             del self._rooms[scope, Kind.CAP]
@@ -237,7 +240,7 @@ class Limits:
     def _drop_unused(self, room: Room) -> None:
         """Forget *room* if it says nothing that making it anew would not; of a rate, what was used must be back."""
         self._resting.pop(room, None)
-        if room.lines or room.bound is None:
+        if room.lines or room.is_set:
             return
         if room.kind is Kind.RATE and room.used:
             self._resting[room] = None

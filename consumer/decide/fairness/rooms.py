@@ -42,19 +42,25 @@ class Bound:
             return None
         return (line.flow.tenant if self.is_per_tenant else None), self.type
 
+    def makes(self, scope: Scope) -> bool:
+        """Whether it is what makes the room of *scope*."""
+        tenant, type_ = scope
+        return self.is_per_tenant == (tenant is not None) and self.type == type_
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Room:
     """At most *most* of a scope; *used* of it is. Room is taken in those with the lowest *rank* first.
 
-    *bound* is None where it was made for this scope alone. *lines* is how many it binds; without any, and unused,
-    it is forgotten.
+    *bound* is what makes it, if something does, and *is_set* says that it was set for this scope. *lines* is how many
+    it binds; without any, unused and not set, it is forgotten.
     """
 
     scope: Scope
     kind: Kind
     most: int
     bound: Bound | None
+    is_set: bool = False
     used: int = 0
     lines: int = 0
     refilled_at: float = 0.0
