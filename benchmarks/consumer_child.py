@@ -15,7 +15,10 @@ from benchmarks.baselines import run_plain_consumer
 from benchmarks.events import lanes
 from consumer import Consumer
 from consumer.engine.run import run_consumer
-from consumer.ports import Broker, Delivery, Inbox, LostBecause, Receipt
+from consumer.ports import Broker, Delivery, Exchange, Inbox, LostBecause, Receipt
+from consumer.postgres.broker import postgres_broker
+from consumer.postgres.exchange import PostgresExchange
+from consumer.postgres.wire import Address as QueuesAddress
 from consumer.rabbitmq.broker import rabbitmq_broker
 from consumer.rabbitmq.connection import Address
 from consumer.rabbitmq.exchange import RabbitMQExchange
@@ -86,11 +89,19 @@ class _ClockedInbox:
         self._inbox.connected(is_connected=is_connected)
 
 
-async def run_ours(database_url: str, rabbitmq_url: str, *, count: int) -> tuple[float, float]:
+def ports(broker_url: str) -> tuple[Broker, Exchange]:
+    """Those of the broker at an address of either kind."""
+    if broker_url.startswith("postgresql"):
+        queues = QueuesAddress(url=broker_url, name="bench")
+        return postgres_broker(queues), PostgresExchange(queues)
+    address = Address(url=broker_url, name="bench")
+    return rabbitmq_broker(address), RabbitMQExchange(address)
+
+
+async def run_ours(database_url: str, broker_url: str, *, count: int) -> tuple[float, float]:
     """Seconds, and CPU seconds."""
-    address = Address(url=rabbitmq_url, name="bench")
-    clocked = Clocked(rabbitmq_broker(address), count=count)
-    exchange = RabbitMQExchange(address)
+    broker, exchange = ports(broker_url)
+    clocked = Clocked(broker, count=count)
     running = asyncio.create_task(
         run_consumer(consumer, clocked, exchange, database_url, stop=Stop(), queue_kind="classic")
     )
@@ -103,14 +114,14 @@ async def run_ours(database_url: str, rabbitmq_url: str, *, count: int) -> tuple
     return seconds, cpu
 
 
-async def main(which: str, database_url: str, rabbitmq_url: str, count: int, tenants: int) -> None:
+async def main(which: str, database_url: str, broker_url: str, count: int, tenants: int) -> None:
     """Run *which* and print what it took."""
     if which == "ours":
-        seconds, cpu = await run_ours(database_url, rabbitmq_url, count=count)
+        seconds, cpu = await run_ours(database_url, broker_url, count=count)
     else:
         cpu_began = time.process_time()
         seconds = await run_plain_consumer(
-            database_url, rabbitmq_url, [lane.queue for lane in lanes(tenants)], count=count
+            database_url, broker_url, [lane.queue for lane in lanes(tenants)], count=count
         )
         cpu = time.process_time() - cpu_began
     print(json.dumps({"seconds": seconds, "cpu_s": cpu}), flush=True)

@@ -13,17 +13,18 @@ from consumer.app import load_consumer
 from consumer.settings import PREFIX, ConsumerSettings, StatusSettings, read_tiers
 from outbox.errors import BrokerUnavailable, ConfigError
 from outbox.shell.exits import run_cli
-from outbox.shell.settings import load, shown
+from outbox.shell.settings import BrokerName, load, shown
 
 app: Final = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Takes events from RabbitMQ, fairly per tenant, and runs an app's handlers once per event.",
+    help="Takes events from RabbitMQ or PostgreSQL, fairly per tenant, and runs an app's handlers once per event.",
     epilog="Settings are environment variables: OUTBOX_CONSUMER_*, DATABASE_URL and RABBITMQ_URL. `check` shows them.",
 )
 
-_ADDRESSES: Final = tuple(
-    prefix + name for prefix in (PREFIX, "OUTBOX_", "") for name in ("DATABASE_URL", "RABBITMQ_URL")
+_ADDRESSES: Final = (
+    *("DATABASE_URL", "RABBITMQ_URL"),
+    *(prefix + field.upper() for prefix in (PREFIX, "OUTBOX_") for field in StatusSettings.model_fields),
 )
 
 
@@ -40,6 +41,7 @@ Tiers = Annotated[
         metavar="TIER,...", callback=_check_tiers, help="Serve these alone, as in interactive; else by the setting."
     ),
 ]
+Broker = Annotated[BrokerName | None, typer.Option(help="Where queues are; else by the setting.", show_default=False)]
 AppName = Annotated[str, typer.Argument(metavar="APP", help="Where the Consumer is, as in shop.billing:consumer.")]
 
 
@@ -51,11 +53,12 @@ def run(
         int | None, typer.Option(min=1, max=64, help="How many, each with its own slots; else by the setting.")
     ] = None,
     tiers: Tiers = None,
+    broker: Broker = None,
 ) -> int:
     """Handle events until SIGTERM, then finish what runs and end; a second SIGTERM ends it at once."""
     from consumer.process import run_process, run_supervisor
 
-    settings = _settings(tiers)
+    settings = _settings(tiers, broker)
     count = processes if processes is not None else settings.processes
     if count > 1:
         return asyncio.run(run_supervisor(app_name, settings, processes=count))
@@ -63,31 +66,32 @@ def run(
 
 
 @app.command(hidden=True)
-def worker(app_name: AppName, number: int, descriptor: int, *, tiers: Tiers = None) -> int:
+def worker(app_name: AppName, number: int, descriptor: int, *, tiers: Tiers = None, broker: Broker = None) -> int:
     """Be one of several processes; ``run --processes`` starts it."""
     from consumer.process import run_worker
 
-    running = run_worker(_load(app_name), _settings(tiers), app_name=app_name, number=number, descriptor=descriptor)
+    settings = _settings(tiers, broker)
+    running = run_worker(_load(app_name), settings, app_name=app_name, number=number, descriptor=descriptor)
     return asyncio.run(running)
 
 
 @app.command(hidden=True)
-def suspect(app_name: AppName, incarnation: UUID, descriptor: int) -> int:
+def suspect(app_name: AppName, incarnation: UUID, descriptor: int, *, broker: Broker = None) -> int:
     """Handle one event that a process has died of, and end; a running consumer starts it."""
     from consumer.process import run_alone
 
-    running = run_alone(_load(app_name), _settings(), incarnation=incarnation, descriptor=descriptor)
+    running = run_alone(_load(app_name), _settings(broker=broker), incarnation=incarnation, descriptor=descriptor)
     return asyncio.run(running)
 
 
 @app.command()
-def check(app_name: AppName) -> None:
+def check(app_name: AppName, *, broker: Broker = None) -> None:
     """Say whether app, settings, database and broker would do. Makes the group's own queues if need be."""
     from consumer.process import check_services
 
     # What libraries log of a failed connection says less than our one sentence.
     logging.disable()
-    consumer, settings = _load(app_name), _settings()
+    consumer, settings = _load(app_name), _settings(broker=broker)
     for name, value in shown(settings, prefix=PREFIX):
         typer.echo(f"{name}={value}")
     asyncio.run(check_services(consumer, settings))
@@ -140,8 +144,7 @@ async def _show_status(settings: StatusSettings, group: str, *, as_json: bool) -
 
     from consumer import status as statuses
     from consumer import status_text
-    from consumer.rabbitmq.connection import Address
-    from consumer.rabbitmq.depths import ready
+    from consumer.brokers import ready_at
     from consumer.store import directory
     from consumer.store.desk import Desk
     from outbox.shell.console import console
@@ -154,13 +157,14 @@ async def _show_status(settings: StatusSettings, group: str, *, as_json: bool) -
             lanes = {one.group: [known.lane for known in await directory.lanes(connection, one.group)] for one in found}
     finally:
         await desk.close()
-    if settings.rabbitmq_url is not None:
-        address = Address(url=settings.rabbitmq_url.get_secret_value(), name="outbox-consumer status")
-        try:
-            in_queues = await ready(address, [lane.queue for of_group in lanes.values() for lane in of_group])
+    queues = [lane.queue for of_group in lanes.values() for lane in of_group]
+    try:
+        in_queues = await ready_at(settings, queues, name="outbox-consumer status")
+    except BrokerUnavailable as error:
+        typer.echo(f"what lies in queues is not known: {error}", err=True)
+    else:
+        if in_queues is not None:
             found = [statuses.with_queues(one, lanes[one.group], in_queues) for one in found]
-        except BrokerUnavailable as error:
-            typer.echo(f"what lies in queues is not known: {error}", err=True)
     if as_json:
         contents = [statuses.to_json(one) for one in found]
         typer.echo(json.dumps(contents[0] if group or len(contents) == 1 else contents))
@@ -182,6 +186,7 @@ def _load(app_name: str) -> Consumer:
     return load_consumer(app_name, directory=os.getcwd())
 
 
-def _settings(tiers: str | None = None) -> ConsumerSettings:
-    settings = load(ConsumerSettings, prefix=PREFIX, environment=os.environ)
+def _settings(tiers: str | None = None, broker: BrokerName | None = None) -> ConsumerSettings:
+    chosen = {} if broker is None else {f"{PREFIX}BROKER": broker}
+    settings = load(ConsumerSettings, prefix=PREFIX, environment=os.environ | chosen)
     return settings if tiers is None else settings.model_copy(update={"tiers": tiers})

@@ -1,4 +1,4 @@
-"""The broker and exchange ports on the in-process broker: the demo's and the tests' adapter."""
+"""The broker and exchange ports on the in-process broker: the tests' adapter."""
 
 import asyncio
 from collections.abc import Sequence

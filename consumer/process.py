@@ -1,4 +1,4 @@
-"""The consumer as one process or several: signals, health and metrics around the engine, RabbitMQ behind the ports."""
+"""The consumer as one process or several: signals, health and metrics around the engine."""
 
 import asyncio
 import os
@@ -8,13 +8,11 @@ from uuid import UUID
 import structlog
 
 from consumer.api import Consumer
+from consumer.brokers import broker_at, exchange_at
 from consumer.engine.alone import run_suspect
 from consumer.engine.run import Readiness, run_consumer
 from consumer.engine.suspects import MARGIN_S, alone_s
 from consumer.metrics import register, register_fleet
-from consumer.rabbitmq.broker import rabbitmq_broker
-from consumer.rabbitmq.connection import Address
-from consumer.rabbitmq.exchange import RabbitMQExchange
 from consumer.settings import ConsumerSettings
 from consumer.store import pruning
 from consumer.store.desk import Desk
@@ -70,9 +68,10 @@ async def run_worker(
 async def run_supervisor(app_name: str, settings: ConsumerSettings, *, processes: int) -> int:
     """Run *processes* workers until a signal, then drain them; return the exit code."""
     configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr)
+    options = ("--tiers", settings.tiers, "--broker", settings.broker)
     async with Stop() as stop:
         supervisor = Supervisor(
-            lambda number: own_command("consumer", "worker", "--tiers", settings.tiers, app_name, str(number)),
+            lambda number: own_command("consumer", "worker", *options, app_name, str(number)),
             count=processes,
             drain_s=settings.drain_s,
             silent_s=settings.silent_s,
@@ -120,18 +119,18 @@ async def _consume(
 ) -> int:
     _tell_webhook(consumer, settings)
     if await are_reachable(lambda: check_services(consumer, settings), ended=stop.drain, within_s=settings.start_s):
-        exchange = RabbitMQExchange(_address(consumer, settings))
+        exchange, where = exchange_at(settings, name=_name(consumer)), ("--broker", settings.broker)
         try:
             await run_consumer(
                 consumer,
-                rabbitmq_broker(_address(consumer, settings)),
+                broker_at(settings, name=_name(consumer), lease_s=settings.lease_s),
                 exchange,
                 database_url(consumer, settings),
                 stop=stop,
                 limits=settings.limits,
                 queue_kind=settings.queue_kind,
                 readiness=readiness,
-                alone=lambda incarnation: own_command("consumer", "suspect", app_name, str(incarnation)),
+                alone=lambda incarnation: own_command("consumer", "suspect", *where, app_name, str(incarnation)),
             )
         finally:
             await exchange.close()
@@ -146,8 +145,8 @@ async def check_services(consumer: Consumer, settings: ConsumerSettings) -> None
         StoreUnavailable, BrokerUnavailable: one of them cannot be reached.
         OutboxError: one of them is not ours to use.
     """
-    desk = Desk(database_url(consumer, settings), name=f"outbox-consumer {consumer.group}")
-    exchange = RabbitMQExchange(_address(consumer, settings))
+    desk = Desk(database_url(consumer, settings), name=_name(consumer))
+    exchange = exchange_at(settings, name=_name(consumer))
     try:
         async with desk.use() as connection:
             ring = await pruning.read_ring(connection)
@@ -163,5 +162,5 @@ def database_url(consumer: Consumer, settings: ConsumerSettings) -> str:
     return consumer.database if consumer.database is not None else settings.database_url.get_secret_value()
 
 
-def _address(consumer: Consumer, settings: ConsumerSettings) -> Address:
-    return Address(url=settings.rabbitmq_url.get_secret_value(), name=f"outbox-consumer {consumer.group}")
+def _name(consumer: Consumer) -> str:
+    return f"outbox-consumer {consumer.group}"

@@ -8,8 +8,17 @@ from pydantic import AfterValidator, BaseModel, Field, SecretStr
 from consumer.limits import Limits, ShareBy
 from consumer.webhook import check_url
 from outbox.event import Tier
-from outbox.shell.settings import BrokerUrl, DatabaseUrl, LogFormat, LogLevel, Port
-from outbox.topology import QueueKind
+from outbox.shell.settings import (
+    BrokerName,
+    BrokerUrl,
+    DatabaseUrl,
+    KindOfQueue,
+    LogFormat,
+    LogLevel,
+    Port,
+    QueuesUrl,
+    RabbitUrl,
+)
 
 PREFIX: Final = "OUTBOX_CONSUMER_"
 _DEFAULTS: Final = Limits()
@@ -39,10 +48,12 @@ class ConsumerSettings(BaseModel):
     """One field per setting; ``slots`` is ``OUTBOX_CONSUMER_SLOTS``."""
 
     database_url: DatabaseUrl
-    rabbitmq_url: BrokerUrl
+    broker: BrokerName = "rabbitmq"
+    rabbitmq_url: RabbitUrl = None
+    broker_database_url: QueuesUrl = None
     log_level: LogLevel = "info"
     log_format: LogFormat = "auto"
-    queue_kind: QueueKind = "quorum"
+    queue_kind: KindOfQueue = "quorum"
     processes: Annotated[int, Field(ge=1, le=64)] = 1
     silent_s: Annotated[float, Field(ge=3, le=86_400)] = 120.0
     """How long one of several processes may report nothing before it is killed and replaced."""
@@ -106,4 +117,6 @@ class StatusSettings(BaseModel):
     """What ``status`` needs; without a broker's address it tells of the database alone."""
 
     database_url: DatabaseUrl
+    broker: BrokerName = "rabbitmq"
     rabbitmq_url: BrokerUrl | None = None
+    broker_database_url: QueuesUrl = None

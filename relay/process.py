@@ -22,6 +22,7 @@ from relay.gauges import Gauges
 from relay.log import slots
 from relay.log.sessions import opened
 from relay.metrics import register
+from relay.postgres.publisher import PostgresPublisher
 from relay.rabbitmq.publisher import RabbitPublisher
 from relay.settings import RelaySettings
 
@@ -120,7 +121,13 @@ async def outlive(
                 await stop.wait()
 
 
-def _publisher(settings: RelaySettings) -> RabbitPublisher:
+def _publisher(settings: RelaySettings) -> RabbitPublisher | PostgresPublisher:
+    if settings.rabbitmq_url is None or settings.broker == "postgres":
+        return PostgresPublisher(
+            url=(settings.broker_database_url or settings.database_url).get_secret_value(),
+            connect_timeout_s=settings.limits.wait_s,
+            body_bytes_max=settings.body_bytes_max,
+        )
     return RabbitPublisher(
         url=settings.rabbitmq_url.get_secret_value(),
         queue_kind=settings.queue_kind,

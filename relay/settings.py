@@ -4,8 +4,16 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, Field, model_validator
 
-from outbox.shell.settings import BrokerUrl, DatabaseUrl, LogFormat, LogLevel, Port
-from outbox.topology import QueueKind
+from outbox.shell.settings import (
+    BrokerName,
+    DatabaseUrl,
+    KindOfQueue,
+    LogFormat,
+    LogLevel,
+    Port,
+    QueuesUrl,
+    RabbitUrl,
+)
 from relay.limits import Limits, Upkeep
 from relay.rabbitmq.frames import DEFAULT_BODY_BYTES_MAX
 
@@ -21,10 +29,12 @@ class RelaySettings(BaseModel):
     """One field per setting; ``window`` is ``OUTBOX_RELAY_WINDOW``."""
 
     database_url: DatabaseUrl
-    rabbitmq_url: BrokerUrl
+    broker: BrokerName = "rabbitmq"
+    rabbitmq_url: RabbitUrl = None
+    broker_database_url: QueuesUrl = None
     log_level: LogLevel = "info"
     log_format: LogFormat = "auto"
-    queue_kind: QueueKind = "quorum"
+    queue_kind: KindOfQueue = "quorum"
     window: Annotated[int, Field(ge=1, le=100_000)] = _DEFAULTS.window
     cap: Annotated[int, Field(ge=1, le=100_000)] = _DEFAULTS.cap
     chunk: Annotated[int, Field(ge=1, le=10_000)] = _DEFAULTS.chunk

@@ -14,7 +14,11 @@ from outbox.wire import Message
 # A lease that has run out takes nothing. The tokens of dead ones are given, not looked up: a row that is read anew
 # because another has just written it must not be judged by a lease that this statement does not see yet.
 _CLAIM: Final = """
-WITH picked AS MATERIALIZED (
+WITH settled AS (
+    DELETE FROM outbox_broker.message m
+    USING unnest(%(done_queues)s::bigint[], %(done_seqs)s::bigint[]) AS done (queue_id, seq)
+    WHERE m.queue_id = done.queue_id AND m.seq = done.seq AND m.token = %(token)s
+), picked AS MATERIALIZED (
     SELECT m.queue_id, m.seq
     FROM unnest(%(queues)s::bigint[], %(after)s::bigint[], %(rooms)s::integer[]) AS lane (queue_id, after, room)
     CROSS JOIN LATERAL (
@@ -69,8 +73,14 @@ class Claimed:
     is_redelivered: bool
 
 
-async def claim(connection: Connection, token: int, wishes: Sequence[Wish], *, dead: Sequence[int]) -> list[Claimed]:
-    """Take the oldest free messages of each queue, those with *dead* tokens included; in order per queue."""
+async def claim(
+    connection: Connection, token: int, wishes: Sequence[Wish], *, dead: Sequence[int], done: Sequence[Place] = ()
+) -> list[Claimed]:
+    """Take the oldest free messages of each queue, those with *dead* tokens included; in order per queue.
+
+    Args:
+        done: settled in the same statement, as by ``settle``: taking the next is half the work of a round trip.
+    """
     cursor = await connection.execute(
         _CLAIM,
         {
@@ -79,6 +89,8 @@ async def claim(connection: Connection, token: int, wishes: Sequence[Wish], *, d
             "queues": [wish.queue_id for wish in wishes],
             "after": [wish.after for wish in wishes],
             "rooms": [wish.room for wish in wishes],
+            "done_queues": [place.queue_id for place in done],
+            "done_seqs": [place.seq for place in done],
         },
     )
     found = [_claimed(row) for row in await cursor.fetchall()]

@@ -188,9 +188,10 @@ class Wire:
     # One step after the other.
 
     async def _work(self, session: _Session) -> None:
-        """Write what was settled, keep the lease, look where it is time to, take what there is; then wait."""
+        """Keep the lease, look where it is time to, write what was settled and take what there is; then wait."""
         self._news.clear()
-        await self._write(session)
+        if self._back:
+            await self._write(session)
         now = self._now()
         if now >= session.renew_at:
             await self._renew(session, now)
@@ -240,17 +241,22 @@ class Wire:
             session.verify_at = now + _VERIFY_S
         self._lanes.stir_all()
         while await self._take(session):
-            await self._write(session)
+            pass
         took_s = self._now() - now
         session.look_at = self._now() + max(_LOOK_S if session.is_hearing else _LOOK_DEAF_S, took_s * _LOOK_PART)
 
     async def _take(self, session: _Session) -> bool:
-        """Take what there is room for; False if nothing was asked."""
-        wishes = self._lanes.wishes(most=_LANES_AT_ONCE)
-        if not wishes:
+        """Write what was settled and take what there is room for; False if there was neither."""
+        wishes, done = self._lanes.wishes(most=_LANES_AT_ONCE), [*self._done]
+        if not wishes and not done:
             return False
         async with self._limit(session.connection):
-            claimed = await claims.claim(session.connection, session.token, wishes, dead=session.dead)
+            if wishes:
+                claimed = await claims.claim(session.connection, session.token, wishes, dead=session.dead, done=done)
+            else:
+                claimed = []
+                await claims.settle(session.connection, session.token, done)
+        del self._done[: len(done)]
         taken, homeless = self._lanes.take(wishes, claimed)
         self._back += homeless
         if taken:

@@ -11,16 +11,25 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal, TypeVar, get_origin
 
-from pydantic import AfterValidator, BaseModel, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, SecretStr, ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from outbox.errors import ConfigError
 from outbox.shell.secrets import masked, shown_url
+from outbox.topology import QueueKind
 
 M = TypeVar("M", bound=BaseModel)
 
-SHARED: Final = ("database_url", "rabbitmq_url", "log_level", "log_format", "queue_kind")
+SHARED: Final = (
+    "database_url",
+    "broker",
+    "rabbitmq_url",
+    "broker_database_url",
+    "log_level",
+    "log_format",
+    "queue_kind",
+)
 _COMMON_PREFIX: Final = "OUTBOX_"
 _PREFIXES: Final = ("OUTBOX_RELAY_", "OUTBOX_CONSUMER_")
 _PLATFORM_NAMES: Final = {"database_url": "DATABASE_URL", "rabbitmq_url": "RABBITMQ_URL"}
@@ -52,6 +61,36 @@ DatabaseUrl = Annotated[SecretStr, AfterValidator(_database_url)]
 
 BrokerUrl = Annotated[SecretStr, AfterValidator(_broker_url)]
 """An AMQP 0-9-1 URL."""
+
+BrokerName = Literal["rabbitmq", "postgres"]
+"""Where queues are. A field of this type stands before those whose types ask for it below, and is named ``broker``."""
+
+
+def _rabbitmq_url(value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+    if value is None and info.data.get("broker") == "rabbitmq":
+        raise ValueError("missing, and so is OUTBOX_BROKER=postgres for queues in PostgreSQL")
+    return value
+
+
+def _queues_url(value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+    if info.data.get("broker") == "rabbitmq":
+        raise ValueError("want OUTBOX_BROKER=postgres with it, got rabbitmq")
+    return value
+
+
+def _queue_kind(value: QueueKind, info: ValidationInfo) -> QueueKind:
+    if info.data.get("broker") == "postgres":
+        raise ValueError(f"want OUTBOX_BROKER=rabbitmq with {value}, got postgres, whose queues are of one kind")
+    return value
+
+
+RabbitUrl = Annotated[BrokerUrl | None, AfterValidator(_rabbitmq_url), Field(validate_default=True)]
+"""Where RabbitMQ is: required where ``broker`` says so, and not read where it does not."""
+
+QueuesUrl = Annotated[DatabaseUrl | None, AfterValidator(_queues_url)]
+"""The database that queues are in, if it is not the process's own."""
+
+KindOfQueue = Annotated[QueueKind, AfterValidator(_queue_kind)]
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 """A TCP port; 0 lets the system choose one."""
@@ -147,7 +186,7 @@ def _problem(model: type[BaseModel], prefix: str, found: Mapping[str, str], deta
     if detail["type"] == "missing":
         return f"{' or '.join(_names(field, prefix))}: missing"
     if detail["type"] == "value_error":
-        return f"{found[field]}: {_reason(detail)}"
+        return f"{found.get(field) or ' or '.join(_names(field, prefix))}: {_reason(detail)}"
     came = "a secret" if info.annotation is SecretStr else repr(detail["input"])
     return f"{found[field]}: want {_wanted(info, detail)}, got {masked(came)}"
 

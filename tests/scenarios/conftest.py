@@ -7,6 +7,7 @@ import pytest
 
 from admin import migrate
 from admin.embedded import PostgresNode
+from outbox.shell.settings import BrokerName
 from tests.scenarios import bank, dangerous
 from tests.scenarios.world import ROOT, Service, World
 from tests.support.containers import RabbitContainer
@@ -28,9 +29,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def world(processes: Processes, migrated_database: str, vhost: str) -> World:
+def broker() -> BrokerName:
+    """Where the world's queues are; a test that says otherwise parametrizes it."""
+    return "rabbitmq"
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, processes: Processes, migrated_database: str, broker: BrokerName) -> World:
     """A world with the bank's tables."""
-    return _with_bank(World(processes, database_url=migrated_database, rabbitmq_url=vhost))
+    rabbitmq_url = request.getfixturevalue("vhost") if broker == "rabbitmq" else ""
+    return _with_bank(World(processes, database_url=migrated_database, rabbitmq_url=rabbitmq_url))
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ _VERDICT = re.compile(r"committed ([\d,]+), handled ([\d,]+), duplicates suppres
 
 async def test_the_demo_needs_nothing_but_the_package_and_loses_nothing(processes: Processes) -> None:
     demo = processes.start("outbox", "demo")
-    assert await demo.ended(deadline_s=90.0) == 0, demo.output
+    assert await demo.ended(deadline_s=110.0) == 0, demo.output
     _assert_good(demo.output)
-    assert "broker in this process" in demo.output
+    assert "queues in it" in demo.output
 
 
-async def test_the_demo_runs_the_real_processes_against_given_servers(processes: Processes, world: World) -> None:
+async def test_the_demo_runs_against_given_servers(processes: Processes, world: World) -> None:
     settings = {"DATABASE_URL": world.database_url, "RABBITMQ_URL": world.rabbitmq_url}
     demo = processes.start("outbox", "demo", settings=settings)
     assert await demo.ended(deadline_s=90.0) == 0, demo.output
@@ -32,5 +32,5 @@ def _assert_good(output: str) -> None:
     verdict = _VERDICT.fullmatch(output.splitlines()[-1])
     assert verdict is not None, output
     assert verdict[1] == verdict[2]
-    for line in ("relay aborted in mid-batch", "consumer aborted in mid-batch"):
+    for line in ("relay killed in mid-batch", "consumer killed in mid-batch"):
         assert line in output

@@ -16,11 +16,9 @@ from tests.scenarios import audit, bank
 from tests.scenarios.world import Service, World
 from tests.support.wait import until
 
-_EVENTS = 5_000
 _TENANTS = [f"tenant {number}" for number in range(20)]
 # An account's tier is fixed: numbers count per tenant, tier and key.
 _ACCOUNTS = [("till", Tier.INTERACTIVE), ("savings", Tier.STANDARD), ("payroll", Tier.BULK)]
-_KILLS = 5
 _THREADS = 4
 _AFTER_MAX_S = 1.0
 
@@ -81,18 +79,18 @@ class App:
 
 
 async def _kill_again_and_again(
-    start: Callable[[], Service], more: Callable[[], None], rng: random.Random, *, works: str
+    start: Callable[[], Service], more: Callable[[], None], rng: random.Random, *, works: str, times: int
 ) -> None:
     """Kill what *start* starts, at random moments after the metric *works* has moved, and leave a last one running.
 
-    *more* gives it something to do before each kill.
+    That many *times*. *more* gives it something to do before each kill.
     """
 
     async def has_worked() -> bool:
         assert service.process.is_running(), service.process.output[-3000:]
         return await service.metric(works) > 0
 
-    for _ in range(_KILLS):
+    for _ in range(times):
         service = start()
         await until(has_worked, deadline_s=30.0, what=f"{service.process.name} to work")
         # Not for anything that could be waited for: moments are random on purpose, the second amid what comes now.
@@ -105,8 +103,9 @@ async def _kill_again_and_again(
 
 # Alone it takes under a minute; on a busy machine it may take its time, and nothing but time.
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize(("broker", "events", "kills"), [("rabbitmq", 5_000, 5), ("postgres", 2_000, 3)])
 async def test_nothing_is_lost_doubled_or_reordered_when_both_processes_are_killed_again_and_again(
-    world: World,
+    world: World, events: int, kills: int
 ) -> None:
     seed = int(os.environ.get("SCENARIO_SEED") or random.SystemRandom().randrange(10_000))
     print(f"seed: SCENARIO_SEED={seed}")
@@ -116,7 +115,7 @@ async def test_nothing_is_lost_doubled_or_reordered_when_both_processes_are_kill
         rows = [{"tenant": tenant, "name": name, "number": 0} for tenant in _TENANTS for name, _ in _ACCOUNTS]
         connection.execute(sa.insert(bank.account), rows)
     app = App(engine, seed)
-    share = _EVENTS // (2 * _KILLS + 1)
+    share = events // (2 * kills + 1)
 
     def more() -> None:
         app.allow(share)
@@ -124,11 +123,15 @@ async def test_nothing_is_lost_doubled_or_reordered_when_both_processes_are_kill
     relay_rng, consumer_rng = random.Random(rng.random()), random.Random(rng.random())
     threads = [asyncio.create_task(asyncio.to_thread(app.run, number)) for number in range(_THREADS)]
     try:
-        app.allow(_EVENTS - 2 * _KILLS * share)
+        app.allow(events - 2 * kills * share)
         await asyncio.gather(
-            _kill_again_and_again(world.relay, more, relay_rng, works="outbox_relay_published_total"),
+            _kill_again_and_again(world.relay, more, relay_rng, works="outbox_relay_published_total", times=kills),
             _kill_again_and_again(
-                world.consumer, more, consumer_rng, works='outbox_consumer_settled_total{outcome="done"}'
+                world.consumer,
+                more,
+                consumer_rng,
+                works='outbox_consumer_settled_total{outcome="done"}',
+                times=kills,
             ),
         )
     finally:
@@ -136,7 +139,7 @@ async def test_nothing_is_lost_doubled_or_reordered_when_both_processes_are_kill
         await asyncio.gather(*threads)
     engine.dispose()
 
-    await world.until_value("SELECT count(DISTINCT posting_id) FROM effect", _EVENTS, deadline_s=90.0)
+    await world.until_value("SELECT count(DISTINCT posting_id) FROM effect", events, deadline_s=90.0)
     last = [service for service in world.services if service.process.is_running()]
     await world.until_idle(*(service for service in last if service.process.name == "outbox-consumer"))
     assert [await service.end() for service in last] == [0, 0]
@@ -151,6 +154,6 @@ async def test_nothing_is_lost_doubled_or_reordered_when_both_processes_are_kill
     retried = world.value("SELECT count(*) FROM effect WHERE attempt > 1")
     print(f"duplicates suppressed {duplicates}, takeovers {takeovers}, dead found {found_dead}, retried {retried}")
     assert duplicates > 0
-    assert takeovers > _KILLS
+    assert takeovers > kills
     assert found_dead > 0
     assert retried > 0

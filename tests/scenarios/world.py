@@ -16,6 +16,8 @@ import sqlalchemy as sa
 from outbox import topology
 from outbox.event import Tier
 from outbox.naming import Lane
+from outbox.queues import standing
+from outbox.queues.session import connect
 from tests.support.processes import ConsoleProcess, Processes
 from tests.support.wait import until
 
@@ -86,7 +88,10 @@ class Service:
 
 
 class World:
-    """A migrated database and a vhost; what was started here is killed at the end by ``processes``."""
+    """A migrated database, and a vhost, or none where the queues are in the database too.
+
+    What was started here is killed at the end by ``processes``.
+    """
 
     def __init__(self, processes: Processes, *, database_url: str, rabbitmq_url: str) -> None:
         self._processes = processes
@@ -100,9 +105,10 @@ class World:
 
     def settings(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """What every process here is told, and *more*."""
+        broker = {"RABBITMQ_URL": self.rabbitmq_url} if self.rabbitmq_url else {"BROKER": "postgres"}
         return {
             "OUTBOX_DATABASE_URL": self.database_url,
-            "OUTBOX_RABBITMQ_URL": self.rabbitmq_url,
+            **{f"OUTBOX_{name}": value for name, value in broker.items()},
             "OUTBOX_LOG_FORMAT": "json",
             "OUTBOX_RELAY_LEASE_S": str(LEASE_S),
             "OUTBOX_RELAY_HEALTH_PORT": "0",
@@ -177,6 +183,9 @@ class World:
         ]
         for (group,) in self.rows("SELECT group_name FROM outbox.consumer_group"):
             names += [topology.directory_queue(group), topology.refused_queue(group)]
+        if not self.rabbitmq_url:
+            async with await connect(self.database_url, name="world", within_s=10.0) as queues:
+                return {name: one.ready + one.held for name, one in (await standing.counts(queues, names)).items()}
         found = {}
         async with aiormq.connect(self.rabbitmq_url) as connection:
             channel = await connection.channel()

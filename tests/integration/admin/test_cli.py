@@ -112,7 +112,12 @@ def test_migrate_says_in_one_sentence_what_its_user_may_not_do(bare_command: Com
         (["dead", "show", "seven"], {}, USAGE, "should be a valid integer"),
         (["dead", "show", "7"], {}, CONFIGURATION, "want the number of a dead letter, got 7, which is none"),
         (["dead", "replay"], {}, USAGE, "want ids, a filter or --all, got nothing"),
-        (["demo"], {"RABBITMQ_URL": ""}, CONFIGURATION, "want both DATABASE_URL and RABBITMQ_URL, or neither"),
+        (
+            ["demo"],
+            {"RABBITMQ_URL": ""},
+            CONFIGURATION,
+            "want RABBITMQ_URL or OUTBOX_BROKER=postgres beside DATABASE_URL, got neither",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

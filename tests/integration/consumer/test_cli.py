@@ -4,8 +4,13 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from outbox.event import Tier
+from outbox.naming import Lane
+from relay.postgres.publisher import PostgresPublisher
+from tests.contracts.publishers import outgoing, settle
 from tests.support.processes import Processes
 
 APP = """
@@ -109,3 +114,25 @@ async def test_a_command_line_that_is_wrong_is_usage(command: Command) -> None:
     code, output = await command("run")
     assert code == 64
     assert "Try 'outbox-consumer --help'" in output
+
+
+async def test_queues_in_postgresql_are_checked_and_shown_without_rabbitmq(
+    command: Command, migrated_database: str
+) -> None:
+    code, output = await command("check", "shop:consumer", "--broker", "postgres", RABBITMQ_URL="")
+    assert code == 0, output
+    lane = Lane(group="billing", tier=Tier.BULK, tenant="acme")
+    publisher = PostgresPublisher(url=migrated_database)
+    await publisher.open()
+    assert not await publisher.declare([lane])
+    await publisher.send(outgoing(3, lane))
+    await settle(publisher, 3)
+    await publisher.close()
+    with psycopg.connect(migrated_database) as connection:
+        connection.execute(
+            "insert into consumer.lane (group_name, tier, tenant, queue) values ('billing', 2, 'acme', %s)",
+            (lane.queue,),
+        )
+    code, output = await command("status", "--json", RABBITMQ_URL="", OUTBOX_BROKER="postgres")
+    assert code == 0, output
+    assert json.loads(output)["queued"] == [{"tier": "bulk", "tenant": "acme", "events": 3}]
