@@ -36,6 +36,10 @@ class EngineCollector(Collector):
             "lanes": (engine.lanes.attached, "Lanes that are consumed from."),
             "pauses": (0 if controls is None else controls.pauses, "Pauses that hold here."),
             "store_up": (engine.store_ok.is_set(), "Whether the database answers."),
+            "breakers_open": (
+                len(engine.restraint),
+                "Circuit breakers that are not closed.",
+            ),
             "broker_up": (engine.is_connected, "Whether the broker is connected."),
         }
         for name, (value, what) in gauges.items():

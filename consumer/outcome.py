@@ -22,6 +22,7 @@ class DeadCategory(StrEnum):
     OUTSIDE_HORIZON = "outside_horizon"  # too old, or too far ahead, for the ledger to say whether it was done
     PERMANENT = "permanent"  # the handler cannot succeed, now or later
     EXHAUSTED = "exhausted"  # retried as often or as long as the policy allows
+    OVER_BUDGET = "over_budget"  # not retried: too many others of its tenant were
     REFUSED = "refused"  # the broker itself gave it up: a queue that was full, or a delivery limit
     POISON = "poison"  # it ended the process that handled it, more than once
 

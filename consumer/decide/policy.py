@@ -46,7 +46,7 @@ class Breaker:
 
     failure_percent: float = 50.0
     calls_min: int = 20
-    window_s: float = 30.0
+    window_s: float = 10.0
     open_s: float = 10.0
     open_max_s: float = 300.0
     probes: int = 3

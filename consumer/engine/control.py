@@ -9,6 +9,7 @@ import structlog
 from consumer.decide.control import Control, Pause, paused_scopes
 from consumer.decide.fairness import PauseScope, Scheduler
 from consumer.engine.loop import Engine
+from consumer.engine.restraint import Restraint
 from consumer.registry import Registry
 from consumer.store import control as table
 from consumer.store.desk import Desk
@@ -41,12 +42,24 @@ class Weights:
 class Controls:
     """What the table says of one group, applied to one scheduler, and read again every second."""
 
-    def __init__(self, *, group: str, registry: Registry, desk: Desk, scheduler: Scheduler, weights: Weights) -> None:
+    def __init__(
+        self,
+        *,
+        group: str,
+        registry: Registry,
+        desk: Desk,
+        scheduler: Scheduler,
+        weights: Weights,
+        restraint: Restraint,
+    ) -> None:
+        """What breakers pause in this process holds as well as what the table says."""
         self._group = group
         self._registry = registry
         self._desk = desk
         self._scheduler = scheduler
         self._weights = weights
+        self._restraint = restraint
+        self._in_force: frozenset[PauseScope] = frozenset()
         self._paused: Mapping[PauseScope, Pause] = {}
         self._release_until = 0.0
         self._released_at = -_RELEASE_S
@@ -76,13 +89,14 @@ class Controls:
     def apply(self, control: Control) -> bool:
         """Let the scheduler do as *control* says from now on. Whether anything was resumed."""
         paused = paused_scopes(control.pauses, types_of=self._types_of)
-        ended = self._paused.keys() - paused.keys()
+        in_force = self._restraint.paused.union(paused)
+        ended = self._in_force - in_force
         for tier, tenant, event_type in ended:
             self._scheduler.resume(tier=tier, tenant=tenant, type=event_type)
-        for tier, tenant, event_type in paused.keys() - self._paused.keys():
+        for tier, tenant, event_type in in_force - self._in_force:
             self._scheduler.pause(tier=tier, tenant=tenant, type=event_type)
         self._tell(self._paused.values(), paused.values())
-        self._paused = paused
+        self._paused, self._in_force = paused, in_force
         self._weights.replace({weight.tenant: weight.weight for weight in control.weights})
         return bool(ended)
 
@@ -93,7 +107,7 @@ class Controls:
         if now > self._release_until and now < self._released_at + _RELEASE_S:
             return 0
         self._released_at = now
-        return await release(connection, self._group, paused=self._paused.keys())
+        return await release(connection, self._group, paused=self._in_force)
 
     def _types_of(self, handler: str) -> Collection[str]:
         registry = self._registry

@@ -31,7 +31,7 @@ class Place(Enum):
     WAITING = auto()  # for a slot
     RUNNING = auto()
     BEHIND = auto()  # another delivery of its event, or an event of its key that comes first
-    TROUBLED = auto()  # the database failed it; it is to come back
+    TROUBLED = auto()  # the database failed it, or a breaker has no room for it; it is to come back
     PARKING = auto()  # on its way into a work row
 
 
@@ -179,6 +179,13 @@ class Hands:
             self._withdraw(held)
         self._wake(held)
         return is_kept
+
+    def set_back(self, item: Item) -> None:
+        """*item*, which was about to run, may not yet: ``recover`` it later."""
+        held = self._stop(item)
+        self._scheduler.hold(item.ident, cost=0)
+        held.place = Place.TROUBLED
+        self._wake(held)
 
     def recover(self, item: Item) -> None:
         """*item* may try again, if it is still here."""

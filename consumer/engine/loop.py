@@ -18,13 +18,13 @@ from consumer.decide.delivery import open_envelope
 from consumer.decide.fairness import Scheduler
 from consumer.decide.heartbeat import Heartbeat
 from consumer.decide.report import report_of
-from consumer.engine.alarm import Alarm
 from consumer.engine.guard import Guard
 from consumer.engine.hands import Hands
 from consumer.engine.item import FromWork, Item
 from consumer.engine.lanes import Lanes
 from consumer.engine.path import Held, Settled
 from consumer.engine.reminder import Reminder
+from consumer.engine.restraint import Restraint
 from consumer.engine.slot import Slot
 from consumer.ports import Broker, Delivery, LostBecause, Receipt
 from consumer.store.gate import Key
@@ -44,7 +44,7 @@ class Engine:
 
     *store_ok* is set while the database answers; nothing starts while it does not. *work_stored* and *dead_stored* are
     set when there is something for the pump to do at once; *passed* are the keys that moved on since *key_passed* was.
-    *control_written* is set when a rule has paused something. *alarm* is where alerts are raised.
+    *control_written* is set when a rule or a breaker has paused something. *alarm* is where alerts are raised.
     """
 
     def __init__(
@@ -56,11 +56,12 @@ class Engine:
         scheduler: Scheduler,
         prefetch: int,
         payload_bytes_max: int,
-        alarm: Alarm,
+        restraint: Restraint,
         costs: Costs | None,
     ) -> None:
         self.group = group
-        self.alarm = alarm
+        self.alarm = restraint.alarm
+        self.restraint = restraint
         self.hands = Hands(scheduler, group=group, costs=costs)
         self.lanes = Lanes(prefetch=prefetch, scheduler=scheduler)
         self.service: dict[str, asyncio.Queue[Delivery]] = {}
@@ -200,6 +201,17 @@ class Engine:
         self.hands.stir()
         self._dispatch()
 
+    async def ease(self) -> float:
+        """Let what breakers kept from starting try again, as time goes on; says when to call it again."""
+        kept, has_changed, wait_s = self.restraint.follow()
+        if has_changed:
+            self.control_written.set()
+        for item in reversed(kept):  # each goes ahead of the one before
+            self.hands.recover(item)
+        if kept:
+            self._dispatch()
+        return wait_s
+
     # ---------------------------------------------------------------- consumers
 
     async def learn(self, lanes: Iterable[Lane]) -> None:
@@ -278,6 +290,7 @@ class Engine:
                 self._trouble(item)
             else:
                 self._ended(item, walked)
+            self.restraint.left(item)
             self._check_empty()
 
     async def _next(self) -> Item:
@@ -299,6 +312,7 @@ class Engine:
             waiter = self._idle.pop()
             if waiter.cancelled():  # its slot is being ended
                 self._trouble(item)
+                self.restraint.left(item)
             else:
                 waiter.set_result(item)
 
@@ -306,6 +320,9 @@ class Engine:
         if self.is_suspended or not self.store_ok.is_set():
             return None
         item = self.hands.next(time.monotonic())
+        while item is not None and not self.restraint.admits(item):
+            self.hands.set_back(item)
+            item = self.hands.next(time.monotonic())
         if item is None and (wakes_at := self._scheduler.wakes_at()) is not None:
             self._reminder.at(wakes_at)
         return item

@@ -15,12 +15,12 @@ from consumer.decide.delivery import Body, Refused, read_body
 from consumer.decide.horizon import is_within
 from consumer.decide.order import Turn
 from consumer.decide.rules import Pause, PauseLane
-from consumer.engine.alarm import Alarm
 from consumer.engine.attempt import Early, Fenced, Handled, Interrupted, Job, Known, Raised, Returned
 from consumer.engine.books import Books, Unwritten, report_for
 from consumer.engine.item import Item
 from consumer.engine.leased import insist
 from consumer.engine.modes import Modes
+from consumer.engine.restraint import Restraint
 from consumer.engine.slot import Slot
 from consumer.engine.verdict import Buried, Elsewhere, Fate, Finished, Pending, entries_of, fate_of, lets_key_pass
 from consumer.outcome import DeadCategory, DeadLetter
@@ -56,6 +56,10 @@ _ALERTS: Final = {
         "an event was refused for security's sake and buried; see outbox dead list",
     ),
 }
+_KEY_BLOCKED: Final = (
+    AlertKind.KEY_BLOCKED,
+    "a dead letter holds its ordering key: what comes behind it waits until it is replayed or discarded",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +98,7 @@ class Path:
         horizon: timedelta,
         now: Callable[[], datetime],
         rng: random.Random,
-        alarm: Alarm,
+        restraint: Restraint,
     ) -> None:
         """*now* is the database's clock, as well as this process knows it."""
         self._group = consumer.group
@@ -105,7 +109,7 @@ class Path:
         self._horizon = horizon
         self._now = now
         self._rng = rng
-        self._alarm = alarm
+        self._restraint = restraint
         self._log = structlog.get_logger("consumer.decide.delivery")
         self._gate = logging.getLogger("consumer.decide.delivery")
 
@@ -250,7 +254,8 @@ class Path:
     def _fate(self, item: Item, handler: Handler, result: Handled | Known | Early | Returned | Raised | Fenced) -> Fate:
         if item.is_alone and isinstance(result, Raised) and isinstance(result.error, MemoryError):
             raise result.error  # it took all that it may have: where others run beside it, they would have died
-        return fate_of(handler, result, elapsed_s=self._elapsed_s(item), now=self._now(), rng=self._rng)
+        fate = fate_of(handler, result, elapsed_s=self._elapsed_s(item), now=self._now(), rng=self._rng)
+        return self._restraint.judge(handler, item, result, fate)
 
     def _judge_interruption(self, item: Item, result: Interrupted) -> Raised:
         """Blame the handler once its connection was lost too often; until then nobody is charged."""
@@ -268,16 +273,20 @@ class Path:
         return (self._now() - item.row.failing_since).total_seconds()
 
     def _alert(self, item: Item, category: DeadCategory, *, handler: str | None = None) -> None:
-        """Raise an alert where one more dead letter of *category* is worth a person's time by itself."""
-        if (alert := _ALERTS.get(category)) is not None:
-            kind, text = alert
-            event_type = item.envelope.type if isinstance(item.envelope, Event) else None
-            self._alarm.sound(kind, text, tenant=item.lane.tenant, event_type=event_type, handler=handler)
+        """Raise the alerts that one more dead letter of *category* is worth."""
+        event = item.envelope if isinstance(item.envelope, Event) else None
+        event_type = None if event is None else event.type
+        self._restraint.buried()
+        alerts = [_ALERTS[category]] if category in _ALERTS else []
+        if event is not None and event.ordering is not None and not self._skips_dead:
+            alerts.append(_KEY_BLOCKED)
+        for kind, text in alerts:
+            self._restraint.alarm.sound(kind, text, tenant=item.lane.tenant, event_type=event_type, handler=handler)
 
     def _alert_pause(self, item: Item, event: Event, fate: Pending, pause: Pause) -> None:
         what = "a lane" if isinstance(pause, PauseLane) else "a handler"
         until = "until somebody resumes it" if pause.for_s is None else f"for {pause.for_s:g} s"
-        self._alarm.sound(
+        self._restraint.alarm.sound(
             AlertKind.PAUSED,
             f"a rule paused {what} {until}",
             tenant=item.lane.tenant if isinstance(pause, PauseLane) else None,

@@ -27,6 +27,7 @@ from consumer.engine.modes import modes_of
 from consumer.engine.path import Path
 from consumer.engine.pump import Pump
 from consumer.engine.redrive import Redrive
+from consumer.engine.restraint import Restraint
 from consumer.engine.service import Service
 from consumer.engine.slot import Slot
 from consumer.engine.suspects import MARGIN_S, Suspects, alone_s
@@ -111,6 +112,7 @@ class Core:
     horizon: timedelta
     lease: Lease
     path: Path
+    restraint: Restraint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,11 +165,16 @@ async def _assemble(
         scheduler=scheduler,
         prefetch=limits.prefetch,
         payload_bytes_max=limits.payload_bytes_max,
-        alarm=alarm,
+        restraint=core.restraint,
         costs=costs,
     )
     controls = Controls(
-        group=consumer.group, registry=consumer.registry, desk=work, scheduler=scheduler, weights=weights
+        group=consumer.group,
+        registry=consumer.registry,
+        desk=work,
+        scheduler=scheduler,
+        weights=weights,
+        restraint=core.restraint,
     )
     await controls.follow(engine)  # before anything comes that is paused
     slots = tuple(Slot(database, number=number) for number in range(limits.slots))
@@ -267,6 +274,7 @@ async def assemble_core(
         desks=(taking, completing),
     )
     stack.push_async_callback(modes.leased.close)
+    restraint = Restraint(alarm)
     path = Path(
         consumer=consumer,
         modes=modes,
@@ -274,9 +282,9 @@ async def assemble_core(
         horizon=horizon,
         now=clock.now,
         rng=random.Random(),  # noqa: S311 - it spreads retries, and hides nothing
-        alarm=alarm,
+        restraint=restraint,
     )
-    return Core(horizon=horizon, lease=lease, path=path)
+    return Core(horizon=horizon, lease=lease, path=path, restraint=restraint)
 
 
 async def _run(parts: _Parts, limits: Limits, stop: Stop) -> None:
@@ -317,6 +325,7 @@ def _jobs(parts: _Parts) -> list[Coroutine[object, object, None]]:
         again(service.read_directory),
         again(service.collect_refused),
         again(service.copy_dead, wake=engine.dead_stored),
+        again(engine.ease, wake=engine.restraint.changed),
         again(engine.alarm.repeat),
         engine.alarm.send(),
         service.call_the_roll(),

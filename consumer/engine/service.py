@@ -114,6 +114,7 @@ class Service:
         except BaseException:
             _put_back(self._refused, batch)
             raise
+        self._engine.restraint.buried(len(batch))
         for delivery in batch:
             self._log.warning("refused by the broker", routing_key=delivery.routing_key)
             self._engine.acknowledge(delivery.receipt)

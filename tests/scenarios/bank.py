@@ -65,7 +65,7 @@ class Stumbled(Exception):
 
 
 outbox = Outbox(source="/bank")
-consumer = Consumer("default", policy=Policy(max_retries=2, base_s=0.2))
+consumer = Consumer("default", policy=Policy(max_retries=2, base_s=0.2, budget=None, breaker=None))
 
 
 @consumer.on(Posted)

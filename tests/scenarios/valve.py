@@ -14,7 +14,7 @@ OPEN = "UPDATE valve SET is_open = true"
 _LOOK_EVERY_S = 0.05
 _IS_OPEN = sa.text("SELECT is_open FROM valve")
 
-consumer = Consumer("default", policy=Policy(max_retries=2, base_s=0.01))
+consumer = Consumer("default", policy=Policy(max_retries=2, base_s=0.01, budget=None, breaker=None))
 
 
 @consumer.on(Noted)

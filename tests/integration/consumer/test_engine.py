@@ -22,7 +22,7 @@ from tests.support.dead_letters import replay
 from tests.support.engine import GROUP, TYPE, MemoryQueues, Rig, an_event, lane_of, memory_rig
 
 INSERT = text("INSERT INTO effect (note) VALUES (:note)")
-AT_ONCE = Policy(base_s=0.01, max_wait_s=0.02)
+AT_ONCE = Policy(base_s=0.01, max_wait_s=0.02, budget=None, breaker=None)
 
 
 class OrderPlaced(EventModel, type=TYPE):
@@ -100,24 +100,6 @@ async def test_a_duplicate_of_an_event_that_waits_for_its_retry_runs_nothing(rig
     await rig.until_settled()
     assert runs == [1]
     assert rig.states() == [("bill", "retry", 1)]
-
-
-async def test_an_event_that_fails_for_ever_gets_the_set_number_of_attempts_and_is_dead(rig: Rig) -> None:
-    """ag2ai/faststream#1488, Particular/NServiceBus.RabbitMQ#1259."""
-    runs: list[int] = []
-
-    @rig.consumer.on(OrderPlaced, policy=replace(AT_ONCE, max_retries=2))
-    async def bill(event: OrderPlaced, ctx: Context) -> None:
-        runs.append(event.order_id)
-        raise RuntimeError
-
-    for _ in range(3):
-        await rig.start()
-    await rig.publish(*(an_event(number, tenant=f"t{number % 3}") for number in range(30)))
-    await rig.until(lambda: rig.count("consumer.dead") == 30)
-    assert sorted(runs) == sorted(list(range(30)) * 3)
-    assert rig.value("SELECT count(*) FROM consumer.ledger WHERE state = 'dead' AND attempts = 3") == 30
-    assert rig.count("consumer.work") == 0
 
 
 async def test_of_two_handlers_the_one_that_failed_is_tried_again_and_the_other_is_not(rig: Rig) -> None:
@@ -427,6 +409,8 @@ async def test_keyed_events_are_handled_in_order_by_several_processes_however_th
 
 async def test_a_dead_event_holds_its_key_and_no_other_until_it_is_replayed(rig: Rig, connect: Connect) -> None:
     is_mended = False
+    alerts: list[Alert] = []
+    rig.consumer.on_alert(alerts.append)
 
     @rig.consumer.on(OrderPlaced)
     async def bill(event: OrderPlaced, ctx: Context, session: AsyncSession) -> Outcome | None:
@@ -441,6 +425,7 @@ async def test_a_dead_event_holds_its_key_and_no_other_until_it_is_replayed(rig:
     )
     await rig.until(lambda: rig.effects() == ["9"])
     await rig.until(lambda: rig.rows("SELECT reason FROM consumer.work") == [("waiting",)])
+    assert [(alert.kind, alert.tenant, alert.event_type) for alert in alerts] == [(AlertKind.KEY_BLOCKED, "acme", TYPE)]
     is_mended = True
     await replay(await connect(), DeadFilter(group=GROUP), actor="operator")
     await rig.until(lambda: rig.effects() == ["9", "1", "2"])

@@ -19,7 +19,7 @@ from tests.support.engine import TYPE, MemoryQueues, Rig, an_event, lane_of, mem
 from tests.support.proxy import Moment, Proxy
 
 INSERT = text("INSERT INTO effect (note) VALUES (:note)")
-AT_ONCE = Policy(base_s=0.01, max_wait_s=0.02)
+AT_ONCE = Policy(base_s=0.01, max_wait_s=0.02, budget=None, breaker=None)
 
 
 class OrderPlaced(EventModel, type=TYPE):

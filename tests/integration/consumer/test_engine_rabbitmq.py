@@ -26,7 +26,7 @@ from tests.support.wait import until
 
 OTHER = "orders.order.shipped"
 INSERT = text("INSERT INTO effect (note) VALUES (:note)")
-AT_ONCE = Policy(base_s=0.01, max_wait_s=0.02)
+AT_ONCE = Policy(base_s=0.01, max_wait_s=0.02, budget=None, breaker=None)
 
 APP = """
 import asyncio, pathlib

@@ -1,15 +1,17 @@
 """What a handler's failures lead to, on a real database: rules, budgets and breakers."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer import Alert, AlertKind, Context, PauseHandler, PauseLane, Policy, Rule
+from consumer import Alert, AlertKind, Breaker, Budget, Context, PauseHandler, PauseLane, Policy, Rule
 from consumer.decide.control import Scope
 from consumer.store import control
-from outbox.event import EventModel
+from outbox.event import EventModel, Ordering
 from tests.integration.consumer.conftest import Connect
 from tests.support.engine import GROUP, TYPE, Rig, an_event, memory_rig
 
@@ -36,7 +38,7 @@ async def rig(migrated_database: str) -> AsyncIterator[Rig]:
         yield rig
 
 
-# ------------------------------------------------------------------ rules
+# ------------------------------------------------------------------ an app's rules
 
 
 async def test_a_rule_pauses_a_lane_for_a_time_and_no_other_and_charges_nobody(rig: Rig) -> None:
@@ -88,3 +90,133 @@ async def test_a_rule_pauses_a_handler_in_every_process_until_somebody_resumes_i
     await control.resume(await connect(), GROUP, Scope(handler="bill"), actor="ann")
     await rig.until(lambda: rig.value("SELECT count(*) FROM consumer.ledger WHERE state = 'done'") == 11)
     assert rig.value("SELECT max(attempts) FROM consumer.ledger") == 1
+
+
+# ------------------------------------------------------------------ the budget of retries
+
+
+async def test_a_thousand_failing_events_over_three_processes_get_exactly_the_set_number_of_attempts(rig: Rig) -> None:
+    """ag2ai/faststream#1488, Particular/NServiceBus.RabbitMQ#1259."""
+    runs: Counter[int] = Counter()
+
+    @rig.consumer.on(OrderPlaced, policy=replace(AT_ONCE, max_retries=1, budget=None, breaker=None))
+    async def bill(event: OrderPlaced) -> None:
+        runs[event.order_id] += 1
+        raise Down
+
+    for _ in range(3):
+        await rig.start()
+    await rig.publish(*(an_event(number, tenant=f"t{number % 50}") for number in range(1000)))
+    await rig.until(lambda: rig.count("consumer.dead") == 1000, deadline_s=100)
+    assert Counter(runs.values()) == {2: 1000}
+    assert rig.rows("SELECT DISTINCT state, attempts FROM consumer.ledger") == [("dead", 2)]
+    assert rig.count("consumer.work") == 0
+
+
+async def test_beyond_its_budget_a_tenants_events_are_dead_letters_and_those_with_a_key_wait(rig: Rig) -> None:
+    runs: Counter[str] = Counter()
+    alerts: list[Alert] = []
+    rig.consumer.on_alert(alerts.append)
+    budget = Budget(percent=0, per_minute_min=5)
+
+    @rig.consumer.on(OrderPlaced, policy=replace(AT_ONCE, budget=budget, breaker=None))
+    async def bill(event: OrderPlaced, ctx: Context) -> None:
+        runs[ctx.tenant] += 1
+        if ctx.tenant != "quiet" or ctx.attempt == 1:
+            raise Down
+
+    await rig.start()
+    await rig.publish(*(an_event(number, tenant="noisy") for number in range(40)))
+    await rig.publish(an_event(tenant="quiet"))
+    await rig.until(lambda: rig.count("consumer.dead") == 40)
+    await rig.until(lambda: rig.rows("SELECT tenant FROM consumer.ledger WHERE state = 'done'") != [])
+    assert rig.rows("SELECT DISTINCT tenant, category FROM consumer.dead") == [("noisy", "over_budget")]
+    assert runs == {"noisy": 45, "quiet": 2}
+
+    keyed = an_event(tenant="noisy", ordering=Ordering(key="order-1", number=1, is_first=True, previous_time=None))
+    await rig.publish(keyed)
+    await rig.until(lambda: rig.count("consumer.work") == 1)
+    assert rig.value("SELECT attempts FROM consumer.work") == 1
+    assert rig.value("SELECT due_at > now() + interval '50 s' FROM consumer.work")
+    assert rig.count("consumer.dead") == 40
+    assert {(alert.kind, alert.tenant) for alert in alerts} == {
+        (AlertKind.BUDGET_EXHAUSTED, "noisy"),
+        (AlertKind.DEAD_GROWTH, None),
+    }
+
+
+# ------------------------------------------------------------------ the circuit breaker
+
+
+async def test_a_breaker_that_trips_during_a_burst_loses_nothing_and_charges_few(rig: Rig) -> None:
+    """JasperFx/wolverine#3680."""
+    breaker = Breaker(calls_min=10, window_s=2, open_s=0.2, open_max_s=0.5, probes=2, ramp_s=0.5)
+    alerts: list[Alert] = []
+    rig.consumer.on_alert(alerts.append)
+    done, failed_when_open = 0, 0
+
+    @rig.consumer.on(OrderPlaced, policy=Policy(base_s=0.05, breaker=breaker))
+    async def bill(event: OrderPlaced, session: AsyncSession) -> None:
+        nonlocal done, failed_when_open
+        is_open = any(alert.kind is AlertKind.BREAKER_OPENED for alert in alerts)
+        if done >= 200 and failed_when_open < 15:  # ten of them may have been under way, the rest are probes
+            failed_when_open += is_open
+            raise Down
+        done += 1
+        await session.execute(INSERT, {"note": str(event.order_id)})
+
+    await rig.start()
+    await rig.publish(*(an_event(number, tenant=f"t{number % 20}") for number in range(1200)))
+    await rig.until(lambda: rig.count("effect") == 1200, deadline_s=100)
+    assert len(set(rig.effects())) == 1200
+    await rig.until(lambda: rig.count("consumer.work") == 0)
+    await rig.until_settled()
+    assert rig.count("consumer.dead") == 0
+    assert rig.value("SELECT count(*) FROM consumer.ledger WHERE state = 'done'") == 1200
+    assert rig.value("SELECT count(*) FROM consumer.ledger WHERE attempts > 1") < 100
+    await rig.until(lambda: AlertKind.BREAKER_CLOSED in {alert.kind for alert in alerts})
+
+
+async def test_an_open_breaker_at_the_head_of_a_lane_blocks_no_other_type_behind_it(rig: Rig) -> None:
+    breaker = Breaker(calls_min=5, open_s=60)
+    runs: list[int] = []
+
+    @rig.consumer.on(OrderPlaced, policy=Policy(breaker=breaker))
+    async def bill(event: OrderPlaced) -> None:
+        runs.append(event.order_id)
+        raise Down
+
+    @rig.consumer.on(OrderShipped)
+    async def thank(event: OrderShipped, session: AsyncSession) -> None:
+        await session.execute(INSERT, {"note": "thanked"})
+
+    process = await rig.start()
+    assert process.readiness.engine is not None
+    await rig.publish(*(an_event(number) for number in range(100)))
+    await rig.publish(*(an_event(number, type=OTHER) for number in range(5)))
+    await rig.until(lambda: rig.effects() == ["thanked"] * 5)
+    assert len(process.readiness.engine.restraint) == 1
+    assert len(runs) < 5 + rig.limits.slots + 1
+    # What failed before it opened is charged; what it made wait is not.
+    assert rig.value("SELECT count(*) FROM consumer.ledger WHERE attempts > 0 AND state = 'retry'") < 5
+    assert rig.count("consumer.dead") == 0
+
+
+async def test_a_breaker_of_one_tenant_leaves_the_handler_to_the_others(rig: Rig) -> None:
+    breaker = Breaker(calls_min=5, open_s=60)
+    alerts: list[Alert] = []
+    rig.consumer.on_alert(alerts.append)
+
+    @rig.consumer.on(OrderPlaced, policy=Policy(breaker=breaker))
+    async def bill(event: OrderPlaced, ctx: Context, session: AsyncSession) -> None:
+        if ctx.tenant == "broken":
+            raise Down
+        await session.execute(INSERT, {"note": ctx.tenant})
+
+    await rig.start()
+    await rig.publish(*(an_event(number, tenant=f"t{number}") for number in range(4)))
+    await rig.publish(*(an_event(number, tenant="broken") for number in range(50)))
+    await rig.until(lambda: any(alert.kind is AlertKind.BREAKER_OPENED for alert in alerts))
+    await rig.publish(*(an_event(number, tenant=f"t{number}") for number in range(4)))
+    await rig.until(lambda: len(rig.effects()) == 8)
+    assert [(alert.kind, alert.tenant) for alert in alerts] == [(AlertKind.BREAKER_OPENED, "broken")]
