@@ -20,6 +20,7 @@ from consumer.engine.alarm import Alarm, HookAlerts
 from consumer.engine.books import Books
 from consumer.engine.control import Controls, Weights
 from consumer.engine.drain import drain
+from consumer.engine.growth import OwnedGrowth
 from consumer.engine.guard import Guard
 from consumer.engine.lease import Clock, Lease
 from consumer.engine.loop import Engine
@@ -121,6 +122,7 @@ class _Parts:
     pump: Pump
     service: Service
     redrive: Redrive
+    owned_growth: OwnedGrowth
     lease: Lease
     controls: Controls
     guard: Guard
@@ -213,6 +215,7 @@ async def _assemble(
         pump=pump,
         service=service,
         redrive=redrive,
+        owned_growth=OwnedGrowth(engine=engine, desk=work, lease=lease),
         lease=lease,
         controls=controls,
         guard=guard,
@@ -321,6 +324,7 @@ def _jobs(parts: _Parts) -> list[Coroutine[object, object, None]]:
         again(parts.guard.end_marks),
         again(parts.suspects.look, wake=parts.guard.suspected),
         again(parts.redrive.run),
+        again(parts.owned_growth.look),
         again(service.find_lanes),
         again(service.read_directory),
         again(service.collect_refused),

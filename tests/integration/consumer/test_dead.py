@@ -10,10 +10,12 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
+from admin.dead_run import Tally, in_batches
 from consumer import status
 from consumer.decide.horizon import Ring, slot_of
 from consumer.outcome import DeadCategory
 from consumer.store import dead, dead_list, gate, work
+from consumer.store import replay as store
 from consumer.store.dead import NewDead
 from consumer.store.dead_list import DeadFilter, DeadState
 from consumer.store.replay import Resolved
@@ -329,3 +331,24 @@ async def test_filters_reach_no_other_groups_letters(connection: Connection) -> 
     other = await dead.put(connection, replace(new_dead(an_event()), group="shipping"))
     resolved = await replay(connection, replace(OPEN, ids=(other,)), actor="ops")
     assert (resolved.ids, resolved.refused) == ((), ())
+
+
+async def test_a_run_does_not_replay_what_dies_again_while_it_goes_on(connection: Connection) -> None:
+    """Otherwise a handler that still fails would keep it going for ever."""
+    for _ in range(5):
+        await dead.put(connection, new_dead(an_event()))
+    total, to_id = await dead_list.count(connection, OPEN)
+    tally = Tally(total=total)
+
+    async def decide(ids: Sequence[int]) -> Resolved:
+        resolved = await store.replay(connection, GROUP, ids, actor="ops")
+        for _ in ids:
+            await dead.put(connection, new_dead(an_event()))
+        return resolved
+
+    await in_batches(connection, OPEN, decide, tally=tally, to_id=to_id, per_s=2000, tell=lambda: None)
+    assert (tally.done, tally.left) == (5, 0)
+    # One at a time, and with more open letters than it was to look at.
+    tally = Tally(total=10)
+    await in_batches(connection, OPEN, decide, tally=tally, to_id=to_id + 2, per_s=1000, tell=lambda: None)
+    assert tally.done == 2
