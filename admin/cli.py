@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from admin import control_cli, dead_cli, deferred_cli, demo_cli, rebase_cli, replay_cli, tenant_cli
+from admin import control_cli, dead_cli, deferred_cli, demo_cli, rebase_cli, replay_cli, result_cli, tenant_cli
 from admin import migrate as migrations
 from admin.audit import Actor, named
 from admin.groups import Group, add_group, add_past_group, list_groups
@@ -37,6 +37,7 @@ app.add_typer(tenant_cli.app, name="tenant")
 app.command("pause")(control_cli.pause)
 app.command("resume")(control_cli.resume)
 app.command("paused")(control_cli.paused)
+app.command("result")(result_cli.result)
 app.command("rebase")(rebase_cli.rebase)
 app.command("demo")(demo_cli.demo)
 

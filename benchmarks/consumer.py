@@ -1,4 +1,4 @@
-"""NAME=consumer: how fast messages are handled by a handler that does nothing, transactionally, once each.
+"""NAME=consumer: how fast messages are handled by a handler that does nothing, transactionally and leased, once each.
 
 Beside it, a hand-written consumer: aio-pika, one INSERT ... ON CONFLICT per message, a pool of ten connections. Both
 find the same messages in the same queues, each in a process of its own, round after round in turn.
@@ -38,6 +38,8 @@ async def _run(given: Servers) -> dict[str, float]:
     await tell_consumer(given, mine)
     ours: list[float] = []
     cpu_us: list[float] = []
+    leased: list[float] = []
+    leased_cpu_us: list[float] = []
     handwritten: list[float] = []
     for number in range(_ROUNDS):
         await asyncio.to_thread(_publish, given, mine)
@@ -45,15 +47,24 @@ async def _run(given: Servers) -> dict[str, float]:
         ours.append(_COUNT / answer["seconds"])
         cpu_us.append(answer["cpu_s"] / _COUNT * 1e6)
         await asyncio.to_thread(_publish, given, mine)
+        answer = await _consume(given, "leased")
+        leased.append(_COUNT / answer["seconds"])
+        leased_cpu_us.append(answer["cpu_s"] / _COUNT * 1e6)
+        await asyncio.to_thread(_publish, given, mine)
         answer = await _consume(given, "handwritten")
         handwritten.append(_COUNT / answer["seconds"])
-        print(f"round {number + 1}: ours {ours} cpu {cpu_us} handwritten {handwritten}", file=sys.stderr)
+        print(
+            f"round {number + 1}: ours {ours} cpu {cpu_us} leased {leased} handwritten {handwritten}", file=sys.stderr
+        )
     per_s, by_hand = statistics.median(ours), statistics.median(handwritten)
     return {
         "per_s": round(per_s),
         "handwritten_per_s": round(by_hand),
         "over_handwritten": round(per_s / by_hand, 3),
         "cpu_us": round(statistics.median(cpu_us), 1),
+        "leased_per_s": round(statistics.median(leased)),
+        "leased_over_handwritten": round(statistics.median(leased) / by_hand, 3),
+        "leased_cpu_us": round(statistics.median(leased_cpu_us), 1),
     }
 
 

@@ -14,7 +14,9 @@ from contextlib import suppress
 from benchmarks.baselines import run_plain_consumer
 from benchmarks.events import lanes
 from consumer import Consumer
+from consumer.api import LedgerName
 from consumer.engine.run import run_consumer
+from consumer.limits import Limits
 from consumer.ports import Broker, Delivery, Exchange, Inbox, LostBecause, Receipt
 from consumer.postgres.broker import postgres_broker
 from consumer.postgres.exchange import PostgresExchange
@@ -27,12 +29,19 @@ from outbox.schema import DEFAULT_GROUP
 from outbox.shell.logs import configure
 from outbox.shell.signals import Stop
 
-consumer = Consumer(DEFAULT_GROUP)
+TYPE = "shop.order.placed"
+# A leased handler holds no connection while it runs, so a process has as many of them as it has work for.
+LEASED_SLOTS = int(os.environ.get("BENCH_LEASED_SLOTS", "100"))
 
 
-@consumer.on("shop.order.placed")
-async def nothing(event: Event) -> None:
-    """Do nothing, once per event."""
+def consumer_of(ledger: LedgerName) -> Consumer:
+    """One whose only handler does nothing, once per event."""
+    consumer = Consumer(DEFAULT_GROUP)
+
+    @consumer.on(TYPE, ledger=ledger)
+    async def nothing(event: Event) -> None: ...
+
+    return consumer
 
 
 class Clocked:
@@ -98,12 +107,16 @@ def ports(broker_url: str) -> tuple[Broker, Exchange]:
     return rabbitmq_broker(address), RabbitMQExchange(address)
 
 
-async def run_ours(database_url: str, broker_url: str, *, count: int) -> tuple[float, float]:
+async def run_ours(
+    database_url: str, broker_url: str, *, count: int, ledger: LedgerName, limits: Limits
+) -> tuple[float, float]:
     """Seconds, and CPU seconds."""
     broker, exchange = ports(broker_url)
     clocked = Clocked(broker, count=count)
     running = asyncio.create_task(
-        run_consumer(consumer, clocked, exchange, database_url, stop=Stop(), queue_kind="classic")
+        run_consumer(
+            consumer_of(ledger), clocked, exchange, database_url, stop=Stop(), limits=limits, queue_kind="classic"
+        )
     )
     await asyncio.wait_for(clocked.done.wait(), 300)
     assert clocked.began is not None
@@ -117,7 +130,10 @@ async def run_ours(database_url: str, broker_url: str, *, count: int) -> tuple[f
 async def main(which: str, database_url: str, broker_url: str, count: int, tenants: int) -> None:
     """Run *which* and print what it took."""
     if which == "ours":
-        seconds, cpu = await run_ours(database_url, broker_url, count=count)
+        seconds, cpu = await run_ours(database_url, broker_url, count=count, ledger="transactional", limits=Limits())
+    elif which == "leased":
+        limits = Limits(slots=LEASED_SLOTS, prefetch=20)
+        seconds, cpu = await run_ours(database_url, broker_url, count=count, ledger="leased", limits=limits)
     else:
         cpu_began = time.process_time()
         seconds = await run_plain_consumer(

@@ -37,6 +37,8 @@ class Limits:
     """What one handler may return of one event, as JSON."""
     result_days: float = 7.0
     """How long that is kept."""
+    transaction_warn_s: float = 30.0
+    """A handler whose transaction is open for longer is told of."""
     lease_s: float = 15.0
     drain_s: float = 60.0
     """How long a planned shutdown waits for the handlers that run."""

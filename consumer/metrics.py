@@ -22,7 +22,7 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Outcomes since the start, and what is in hand now."""
-        engine, controls = self._readiness.engine, self._readiness.controls
+        engine, controls, transactions = self._readiness.engine, self._readiness.controls, self._readiness.transactions
         settled = CounterMetricFamily(f"{_PREFIX}settled", "Deliveries settled since the start.", labels=["outcome"])
         for outcome, count in engine.outcomes.items() if engine is not None else ():
             settled.add_metric([outcome], count)
@@ -30,11 +30,20 @@ class EngineCollector(Collector):
         yield settled
         if engine is None:
             return
+        yield CounterMetricFamily(
+            f"{_PREFIX}long_transactions",
+            "Attempts whose transaction was open for longer than OUTBOX_CONSUMER_TRANSACTION_WARN_S.",
+            value=0.0 if transactions is None else float(transactions.long),
+        )
         gauges = {
             "running": (engine.hands.running, "Handlers that run."),
             "in_hand": (len(engine.hands), "Events that are unsettled here, running ones included."),
             "lanes": (engine.lanes.attached, "Lanes that are consumed from."),
             "pauses": (0 if controls is None else controls.pauses, "Pauses that hold here."),
+            "transaction_open_s": (
+                0.0 if transactions is None else transactions.oldest_s,
+                "For how long the oldest transaction of an attempt is open.",
+            ),
             "store_up": (engine.store_ok.is_set(), "Whether the database answers."),
             "breakers_open": (
                 len(engine.restraint),

@@ -69,6 +69,7 @@ class ConsumerSettings(BaseModel):
     payload_bytes_max: Annotated[int, Field(ge=1024, le=512 * 1024 * 1024)] = _DEFAULTS.payload_bytes_max
     result_bytes_max: Annotated[int, Field(ge=64, le=1024 * 1024)] = _DEFAULTS.result_bytes_max
     result_days: Annotated[float, Field(gt=0, le=3_650)] = _DEFAULTS.result_days
+    transaction_warn_s: Annotated[float, Field(gt=0, le=86_400)] = _DEFAULTS.transaction_warn_s
     lease_s: Annotated[float, Field(ge=3, le=600)] = _DEFAULTS.lease_s
     drain_s: Annotated[float, Field(ge=0, le=3_600)] = _DEFAULTS.drain_s
     work_per_lane: Annotated[int, Field(ge=1, le=1_000)] = _DEFAULTS.work_per_lane
@@ -102,6 +103,7 @@ class ConsumerSettings(BaseModel):
             payload_bytes_max=self.payload_bytes_max,
             result_bytes_max=self.result_bytes_max,
             result_days=self.result_days,
+            transaction_warn_s=self.transaction_warn_s,
             lease_s=self.lease_s,
             drain_s=self.drain_s,
             work_per_lane=self.work_per_lane,

@@ -76,12 +76,17 @@ class Lease:
             try:
                 await incarnation.renew(connection, self.id, lease_s=self._lease_s, heartbeat=engine.heartbeat())
             except LeaseLost as error:
-                self._log.warning("lease lost", reason=str(error))
+                self._log.warning("lease lost", reason=str(error), incarnation=str(self.id))
                 engine.hands.withdraw_work()
                 await self._begin(connection)
             reaped = await incarnation.reap(connection, self._group)
         if reaped.incarnations or reaped.released:
-            self._log.warning("dead process found", processes=len(reaped.incarnations), released=reaped.released)
+            self._log.warning(
+                "dead process found",
+                processes=len(reaped.incarnations),
+                released=reaped.released,
+                incarnations=[str(one) for one in reaped.incarnations],
+            )
             engine.work_stored.set()
         return self._lease_s / 3
 

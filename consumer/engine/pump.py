@@ -13,7 +13,7 @@ from consumer.engine.lease import Lease
 from consumer.engine.loop import Engine
 from consumer.engine.path import Path
 from consumer.limits import Limits
-from consumer.store import control, gate, pruning, start, work
+from consumer.store import claims, control, gate, pruning, results, start, work
 from consumer.store.connection import SlotConnection
 from consumer.store.desk import Desk
 from consumer.store.work import Reason
@@ -29,6 +29,7 @@ _TAKE_MIN_S: Final = 0.02
 _CALM_S: Final = 10.0
 _PRUNE_S: Final = 600.0
 _PRUNE_BUSY_S: Final = 60.0
+_PRUNE_RESULTS_S: Final = 60.0
 _PROBE_S: Final = 0.1
 _PROBE_MAX_S: Final = 2.0
 
@@ -128,9 +129,17 @@ class Pump:
             await control.forget_ended(connection, self._engine.group)
             pruned = await pruning.prune(connection, horizon=self._horizon)
             await start.prune(connection, self._engine.group, older_than=self._horizon)
+            await claims.forget_keys(connection, self._engine.group)
         if pruned.emptied:
             self._log.info("ledger pruned", slots=list(pruned.emptied))
         return _PRUNE_BUSY_S if pruned.busy else _PRUNE_S
+
+    async def prune_results(self) -> float:
+        """Remove what handlers returned and nobody is to ask for any more."""
+        async with self._desk.use() as connection:
+            keep_for = timedelta(days=self._limits.result_days)
+            removed = await results.prune(connection, self._engine.group, keep_for=keep_for)
+        return _PRUNE_RESULTS_S if removed < results.PRUNE_ROWS else _TAKE_MIN_S
 
     async def watch(self) -> None:
         """Ask the database, once it was lost, until it answers; for ever."""

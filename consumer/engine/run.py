@@ -32,6 +32,7 @@ from consumer.engine.restraint import Restraint
 from consumer.engine.service import Service
 from consumer.engine.slot import Slot
 from consumer.engine.suspects import MARGIN_S, Suspects, alone_s
+from consumer.engine.transactions import Transactions
 from consumer.limits import Limits
 from consumer.ports import Broker, Exchange
 from consumer.store.claims import Claims
@@ -52,6 +53,7 @@ class Readiness:
 
     engine: Engine | None = None
     controls: Controls | None = None
+    transactions: Transactions | None = None
 
     def probes(self) -> dict[str, Probe]:
         """The checks that readiness depends on."""
@@ -101,6 +103,7 @@ async def run_consumer(  # noqa: PLR0913 - each is a part that the caller owns
         await exchange.declare_group(consumer.group, queue_kind)
         if readiness is not None:
             readiness.engine, readiness.controls = parts.engine, parts.controls
+            readiness.transactions = parts.transactions
         await broker.start(parts.engine)
         stack.push_async_callback(broker.stop)
         await _run(parts, bounds, stop)
@@ -128,6 +131,7 @@ class _Parts:
     guard: Guard
     suspects: Suspects
     slots: tuple[Slot, ...]
+    transactions: Transactions
     broker: Broker
 
 
@@ -221,6 +225,7 @@ async def _assemble(
         guard=guard,
         suspects=suspects,
         slots=slots,
+        transactions=Transactions(slots, warn_s=limits.transaction_warn_s),
         broker=broker,
     )
 
@@ -315,12 +320,14 @@ def _jobs(parts: _Parts) -> list[Coroutine[object, object, None]]:
         *(engine.serve(slot) for slot in parts.slots),
         engine.feed(),
         pump.watch(),
+        parts.transactions.watch(),
         again(lambda: lease.renew(engine)),
         again(lambda: controls.follow(engine), wake=engine.control_written),
         again(pump.take, wake=engine.work_stored),
         again(pump.move_keys, wake=engine.key_passed),
         again(pump.relieve),
         again(pump.prune),
+        again(pump.prune_results),
         again(parts.guard.end_marks),
         again(parts.suspects.look, wake=parts.guard.suspected),
         again(parts.redrive.run),

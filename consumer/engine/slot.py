@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Coroutine
 from typing import Final, TypeVar
 
@@ -26,12 +27,18 @@ class Slot:
         self._engine = engine
         self._thread: LoopThread | None = None
         self._thread_connection = SlotConnection(engine)
+        self.attempt_job: Job | None = None
+        self.attempt_since: float | None = None  # on the monotonic clock
 
     async def attempt(self, attempts: Attempts, job: Job) -> Result:
-        """Run *job*, where its handler may block and where it may not."""
-        if job.handler.is_async:
-            return await attempts.run(self.connection, job)
-        return await self._own_thread().run(attempts.run(self._thread_connection, job))
+        """Run *job* in a transaction, where its handler may block and where it may not."""
+        self.attempt_job, self.attempt_since = job, time.monotonic()
+        try:
+            if job.handler.is_async:
+                return await attempts.run(self.connection, job)
+            return await self._own_thread().run(attempts.run(self._thread_connection, job))
+        finally:
+            self.attempt_job = self.attempt_since = None
 
     async def invoke(self, handler: Handler, event: Event, arguments: dict[str, object]) -> object:
         """Call *handler* where it may block if it does; no connection is opened for it."""

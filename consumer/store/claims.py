@@ -260,6 +260,11 @@ async def release_keys(connection: Connection, group: str, claims: Mapping[int, 
         await connection.cursor().executemany(_RELEASE, values)
 
 
+async def forget_keys(connection: Connection, group: str) -> None:
+    """Remove what claims of processes that are gone held; nobody minds it any more. Passes over what is in use."""
+    await fresh(connection, _FORGET, {"group": group})
+
+
 def _compose(query: LiteralString, group: str, slot: int) -> bytes:
     return (
         sql.SQL(query)
@@ -317,6 +322,14 @@ _HOLD: Final = """
     VALUES (%s, %s, %s, %s, %s, %s, %s)
     ON CONFLICT (group_name, tenant, tier, ordering_key) DO UPDATE
         SET event_id = excluded.event_id, token = excluded.token, incarnation = excluded.incarnation
+"""
+
+_FORGET: Final = """
+    DELETE FROM consumer.key_claim WHERE (group_name, tenant, tier, ordering_key) IN (
+        SELECT group_name, tenant, tier, ordering_key FROM consumer.key_claim c
+        WHERE group_name = %(group)s AND NOT EXISTS (SELECT FROM consumer.incarnation i WHERE i.id = c.incarnation)
+        FOR UPDATE OF c SKIP LOCKED
+    )
 """
 
 _RELEASE: Final = """

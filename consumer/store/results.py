@@ -9,7 +9,7 @@ from consumer.store.plans import fresh
 from consumer.store.stored import Connection
 from outbox.event import Event
 
-_PRUNE_ROWS: Final = 1_000
+PRUNE_ROWS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,8 @@ async def of_event(connection: Connection, event_id: UUID, *, group: str | None)
 
 
 async def prune(connection: Connection, group: str, *, keep_for: timedelta) -> int:
-    """Remove up to a thousand results of *group* that are older than *keep_for*. Returns how many; again if so many."""
-    cursor = await fresh(connection, _PRUNE, {"group": group, "keep_for": keep_for, "rows": _PRUNE_ROWS})
+    """Remove results of *group* older than *keep_for*, ``PRUNE_ROWS`` at most. Returns how many those were."""
+    cursor = await fresh(connection, _PRUNE, {"group": group, "keep_for": keep_for, "rows": PRUNE_ROWS})
     return cursor.rowcount
 
 

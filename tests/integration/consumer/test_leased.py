@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from structlog.testing import capture_logs
 from consumer import Context, DeadLetter, Done, Drop, Outcome, Policy, Retry, Snooze
 from consumer.api import LedgerName
 from consumer.store.dead_list import DeadFilter
-from outbox.event import EventModel, Ordering
+from outbox.event import Event, EventModel, Ordering
 from tests.integration.consumer.conftest import Connect
 from tests.support.dead_letters import replay
 from tests.support.engine import GROUP, TYPE, Rig, an_event, memory_rig
@@ -288,3 +289,25 @@ async def test_what_a_handler_returns_is_kept_with_the_event(rig: Rig, ledger: L
     kept = sorted(str(result) for (result,) in rig.rows("SELECT result FROM consumer.result"))
     assert kept == ["[2]", "{'charge': 'ch_1'}", "{'charge': 'ch_1'}"]
     assert {category for (category,) in rig.rows("SELECT category FROM consumer.dead")} == {"permanent"}
+
+
+async def test_a_thousand_failing_events_get_exactly_the_set_number_of_attempts_in_every_mode(rig: Rig) -> None:
+    """ag2ai/faststream#1488, Particular/NServiceBus.RabbitMQ#1259."""
+    runs: Counter[str] = Counter()
+    types = {f"orders.order.{ledger}": ledger for ledger in LEDGERS}
+    for event_type, ledger in types.items():
+
+        @rig.consumer.on(event_type, name=ledger, ledger=ledger, policy=replace(AT_ONCE, max_retries=1))
+        async def fail(event: Event, ctx: Context) -> None:
+            runs[f"{event.id} {ctx.attempt}"] += 1
+            raise RuntimeError
+
+    rig.limits = replace(rig.limits, prefetch=20, work_per_lane=100, work_total=300)
+    for _ in range(3):
+        await rig.start()
+    events = [an_event(number, type=[*types][number % 3], tenant=f"t{number % 10}") for number in range(1000)]
+    await rig.publish(*events)
+    await rig.until(lambda: rig.count("consumer.dead") == 1000, deadline_s=60)
+    assert runs == Counter({f"{event.id} {attempt}": 1 for event in events for attempt in (1, 2)})
+    assert rig.rows("SELECT DISTINCT state, attempts FROM consumer.ledger") == [("dead", 2)]
+    assert rig.count("consumer.work") == 0

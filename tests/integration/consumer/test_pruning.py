@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from consumer.decide.horizon import Ring, free_slots, slot_of
-from consumer.store import pruning
+from consumer.store import pruning, results
 from consumer.store.stored import Connection
 from outbox.errors import ConfigError
 from tests.integration.consumer.conftest import Connect
@@ -123,6 +123,20 @@ async def test_no_claim_waits_behind_the_pruning_of_many_rows(connect: Connect) 
     # The lock's 50 ms and the truncation itself; room for a busy machine.
     assert sorted(waits)[int(len(waits) * 0.99) - 1] < 0.1
     assert max(waits) < 0.5
+
+
+async def test_results_are_removed_by_age_and_by_the_thousand(connection: Connection) -> None:
+    await connection.execute(
+        "INSERT INTO consumer.result (event_id, group_name, handler, tenant, result, at)"
+        " SELECT gen_random_uuid(), g, 'h', 'acme', '1', clock_timestamp() - age"
+        " FROM unnest(ARRAY[%s, 'other']) g, unnest(ARRAY[interval '6 days', interval '8 days']) age,"
+        " generate_series(1, 1500)",
+        (GROUP,),
+    )
+    keep_for = timedelta(days=7)
+    assert [await results.prune(connection, GROUP, keep_for=keep_for) for _ in range(3)] == [1000, 500, 0]
+    cursor = await connection.execute("SELECT group_name, count(*) FROM consumer.result GROUP BY 1 ORDER BY 1")
+    assert dict(await cursor.fetchall()) == {GROUP: 1500, "other": 3000}
 
 
 async def test_pruning_needs_a_grant(connection: Connection) -> None:

@@ -168,3 +168,28 @@ def test_a_deadline_of_nothing_is_refused(consumer: Consumer) -> None:
 
         @consumer.on(OrderPlaced, deadline_s=0)
         async def bill(event: OrderPlaced) -> None: ...
+
+
+def test_the_modes_of_the_ledger_refuse_what_does_not_fit_them() -> None:
+    consumer = Consumer("billing")
+
+    async def with_session(event: Event, session: AsyncSession) -> None: ...
+
+    async def plain(event: Event) -> None: ...
+
+    async def hook(event: Event, ctx: Context) -> bool:
+        return True
+
+    with pytest.raises(ConfigError, match="want ledger to be transactional, leased, none, got 'once'"):
+        consumer.on("a.b", ledger="once")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="want no session with ledger='leased'"):
+        consumer.on("a.b", ledger="leased")(with_session)
+    with pytest.raises(ConfigError, match="want already_done with ledger='leased' only, got it with 'none'"):
+        consumer.on("a.b", ledger="none", already_done=hook)(plain)
+    with pytest.raises(ConfigError, match="already_done: want the event and, if wanted, Context, got a session too"):
+        consumer.on("a.b", ledger="leased", already_done=with_session)(plain)
+    consumer.on("a.b", ledger="none")(with_session)
+    consumer.on("a.b", ledger="leased", already_done=hook)(plain)
+    handler = consumer.registry.handlers_of("a.b")[1]
+    assert handler.already_done is not None
+    assert handler.already_done.name.endswith("plain.already_done")
