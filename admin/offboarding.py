@@ -9,35 +9,24 @@ Safe to break off and to run again at any point. While a lane is marked its even
 """
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, cast
-
-from aiormq.channel import Channel
-from aiormq.exceptions import ChannelNotFoundEntity
-from pamqp import commands
+from typing import Any, Final, Protocol, cast
 
 from admin import audit
-from consumer.rabbitmq.connection import Address, PlainConnection, close, connect, open_channel, within
-from outbox.errors import BrokerUnavailable, TransientError
+from outbox.errors import TransientError
 from outbox.event import Tier
 from outbox.naming import Lane
 from outbox.shell import database
 from outbox.shell.database import store_errors
-from outbox.topology import DIRECTORY_EXCHANGE, EVENTS_EXCHANGE
-from relay.announcement import announcement_message
 from relay.ports import Announcement
 
 _LOOK_EVERY_S: Final = 0.5
 # Longer than acknowledgements and hand-backs take that were under way when the last consumer left.
 _STILL_S: Final = 3.0
-# A quorum queue without a leader is said to be empty, after a quarter of a second. For the number of its consumers
-# RabbitMQ 3.10 gives that of consumers which hold something or are attached, 4.0 to 4.2 that of messages held: with
-# either, none means that nothing is in hand.
-_PROMPT_S: Final = 0.2
 
 _FIND: Final = """
 SELECT l.group_name, l.tier, g.started_at, l.leaving_at IS NOT NULL
@@ -72,10 +61,30 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
+class State:
+    """What a queue holds: messages that are *ready*, and *what* else keeps it from being deleted, how often."""
+
     ready: int
-    consumers: int
-    is_prompt: bool
+    holders: int
+    what: str
+    is_sure: bool
+    """The queue itself has answered."""
+
+
+class Desk(Protocol):
+    """What is asked of the broker."""
+
+    async def unbind(self, lane: Lane) -> None:
+        """Let nothing more be routed to the lane. Safe where there is no such queue."""
+
+    async def state(self, queue: str) -> State | None:
+        """What is in it and in hand; None without such a queue."""
+
+    async def announce(self, announcement: Announcement, *, is_gone: bool) -> None:
+        """Tell the lane's group; a group that has no directory has no consumers to tell."""
+
+    async def delete(self, queue: str) -> None:
+        """Delete it; safe where there is none."""
 
 
 async def find(connection: Connection, tenant: str, *, groups: Collection[str] | None) -> Sequence[Leaving]:
@@ -102,14 +111,14 @@ async def keep(connection: Connection, lanes: Sequence[Leaving], *, actor: str) 
 
 async def offboard(
     connection: Connection,
-    address: Address,
+    opened: Callable[[], AbstractAsyncContextManager[Desk]],
     lanes: Sequence[Leaving],
     *,
     actor: str,
     within_s: float,
     tell: Tell,
 ) -> None:
-    """Remove *lanes*, and tell each step of each.
+    """Remove *lanes*, and tell each step of each. A desk is *opened* once the relays publish nothing to them.
 
     Raises:
         TransientError: time is up; what was waited for is named. Nothing is lost: run it again, or ``keep`` them.
@@ -124,7 +133,7 @@ async def offboard(
     for one in lanes:
         await _until_quiet(connection, one.lane, until)
         tell(f"{one.lane.queue}: no relay publishes to it any more")
-    async with _Desk.opened(address) as desk:
+    async with opened() as desk:
         for one in lanes:
             await desk.unbind(one.lane)
             await _until_empty(connection, desk, one, until, tell)
@@ -145,26 +154,27 @@ async def _until_quiet(connection: Connection, lane: Lane, until: float) -> None
         await _wait(until, f"{lane.queue}: want its relay to say that it publishes nothing to it, got no word")
 
 
-async def _until_empty(connection: Connection, desk: "_Desk", one: Leaving, until: float, tell: Tell) -> None:
+async def _until_empty(connection: Connection, desk: Desk, one: Leaving, until: float, tell: Tell) -> None:
     """Return once the queue has neither messages nor consumers, and had neither for a while, or is not there."""
     queue, is_told, still_since = one.lane.queue, False, None
+    announcement = Announcement(lane=one.lane, group_started_at=one.group_started_at)
     while (state := await desk.state(queue)) is not None:
         if state.ready == 0 and not is_told:
             tell(f"{queue}: empty; its consumers are told to leave it")
-            await desk.announce(one, is_gone=True)
+            await desk.announce(announcement, is_gone=True)
             is_told = True
         elif state.ready and is_told:
             # A consumer died, or handed something back, and nobody is there to take it.
             tell(f"{queue}: {state.ready} messages came back; its consumers are told of it again")
-            await desk.announce(one, is_gone=False)
+            await desk.announce(announcement, is_gone=False)
             is_told = False
         with store_errors():
             replays = await (await connection.execute(_IS_REPLAYED, (one.lane.group, one.lane.tenant))).fetchone()
-        is_still = is_told and replays == (0,) and state.is_prompt and state.ready == state.consumers == 0
+        is_still = is_told and replays == (0,) and state.is_sure and state.ready == state.holders == 0
         still_since = (still_since or time.monotonic()) if is_still else None
         if still_since is not None and time.monotonic() >= still_since + _STILL_S:
             return
-        what = f"{state.ready} messages and {state.consumers} consumers"
+        what = f"{state.ready} messages and {state.holders} {state.what}"
         if replays != (0,):
             what += " and a replay that is under way"
         await _wait(until, f"{queue}: want it empty and left by its consumers, got {what}")
@@ -184,85 +194,3 @@ async def _record(connection: Connection, action: str, lanes: Sequence[Lane], ac
 
 def _key(lane: Lane) -> tuple[str, int, str]:
     return lane.group, int(lane.tier), lane.tenant
-
-
-class _Desk:
-    """What is asked of the broker, on a connection that nobody else uses: some refusals close it."""
-
-    def __init__(self, connection: PlainConnection, address: Address) -> None:
-        self._connection = connection
-        self._address = address
-
-    @staticmethod
-    @contextlib.asynccontextmanager
-    async def opened(address: Address) -> "AsyncIterator[_Desk]":
-        connection = await connect(address)
-        try:
-            yield _Desk(connection, address)
-        finally:
-            await close(connection)
-
-    async def unbind(self, lane: Lane) -> None:
-        """Let nothing more be routed to the lane. Safe where there is no such queue."""
-        frame = commands.Queue.Unbind(queue=lane.queue, exchange=EVENTS_EXCHANGE, routing_key=lane.routing_key)
-        await self._ask(frame, f"unbind queue {lane.queue}")
-
-    async def state(self, queue: str) -> _State | None:
-        """How many messages are ready, and how many consumers there are; None without such a queue."""
-        channel = await open_channel(self._connection, self._address)
-        began = time.monotonic()
-        asking = channel.rpc(commands.Queue.Declare(queue=queue, passive=True))
-        try:
-            answer = await within(asking, self._address.rpc_timeout_s, f"queue {queue}")
-        except BrokerUnavailable as error:
-            if isinstance(error.__cause__, ChannelNotFoundEntity):
-                return None
-            raise
-        took_s = time.monotonic() - began
-        await self._close(channel)
-        assert isinstance(answer, commands.Queue.DeclareOk)  # noqa: S101 - the one answer there is
-        return _State(
-            ready=answer.message_count or 0, consumers=answer.consumer_count or 0, is_prompt=took_s < _PROMPT_S
-        )
-
-    async def announce(self, one: Leaving, *, is_gone: bool) -> None:
-        """Tell the lane's group; a group that has no directory has no consumers to tell."""
-        message = announcement_message(
-            Announcement(lane=one.lane, group_started_at=one.group_started_at), is_gone=is_gone
-        )
-        channel = await open_channel(self._connection, self._address, has_confirms=True)
-        publishing = channel.basic_publish(
-            message.body,
-            exchange=DIRECTORY_EXCHANGE,
-            routing_key=one.lane.group,
-            properties=commands.Basic.Properties(
-                content_type=message.content_type,
-                delivery_mode=2,
-                message_id=message.message_id,
-                message_type=message.type,
-                app_id=message.app_id,
-            ),
-        )
-        await within(publishing, self._address.rpc_timeout_s, f"tell group {one.lane.group}")
-        await self._close(channel)
-
-    async def delete(self, queue: str) -> None:
-        """Delete it; safe where there is none.
-
-        Without conditions: a quorum queue knows none and the connection is closed for asking, and a classic one that
-        is to be empty for it counts no message that is in hand.
-        """
-        await self._ask(commands.Queue.Delete(queue=queue), f"delete queue {queue}")
-
-    async def _ask(self, frame: commands.Queue.Unbind | commands.Queue.Delete, what: str) -> None:
-        channel = await open_channel(self._connection, self._address)
-        try:
-            await within(channel.rpc(frame), self._address.rpc_timeout_s, what)
-        except BrokerUnavailable as error:
-            if not isinstance(error.__cause__, ChannelNotFoundEntity):
-                raise
-        else:
-            await self._close(channel)
-
-    async def _close(self, channel: Channel) -> None:
-        await within(channel.close(), self._address.rpc_timeout_s, "close channel")

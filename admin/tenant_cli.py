@@ -2,7 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Annotated, Final
 
 import typer
@@ -10,10 +12,13 @@ import typer
 from admin import control, control_cli, tenant_status, tenant_text
 from admin.audit import Actor, named
 from admin.choices import AsJson
-from admin.offboarding import find, keep, offboard
+from admin.offboarding import Desk, find, keep, offboard
+from admin.offboarding_postgres import PostgresDesk
+from admin.offboarding_rabbitmq import RabbitDesk
 from admin.prompt import ask
 from admin.settings import broker_url, database_url, settings
 from admin.tenant_status import TenantStatus
+from consumer.brokers import queues_url, ready_at
 from consumer.decide.control import WEIGHT_MAX, Scope
 from consumer.rabbitmq.connection import Address
 from outbox.errors import ConfigError, InvalidEvent, TenantRequired
@@ -131,11 +136,10 @@ def offboard_tenant(
 
 
 async def _read(tenant: str, scope: Scope, groups: Sequence[str] | None) -> TenantStatus:
-    url = settings().rabbitmq_url
-    broker = None if url is None else Address(url=url.get_secret_value(), name="outbox tenant show")
+    ready = partial(ready_at, settings(), name="outbox tenant show")
     async with await connect(database_url(), application_name="outbox") as connection:
         with store_errors():
-            return await tenant_status.read(connection, tenant, scope=scope, wanted=groups, broker=broker)
+            return await tenant_status.read(connection, tenant, scope=scope, wanted=groups, ready=ready)
 
 
 async def _run(
@@ -161,8 +165,17 @@ async def _run(
             await keep(connection, lanes, actor=actor)
             typer.echo(f"kept {len(lanes)}")
             return
-        address = Address(url=broker_url(), name="outbox tenant offboard")
+        opened = _desk()
         if not yes:
             ask(f"Delete {'it' if len(lanes) == 1 else f'these {len(lanes)}'} once worked off?")
-        await offboard(connection, address, lanes, actor=actor, within_s=within_s, tell=typer.echo)
+        await offboard(connection, opened, lanes, actor=actor, within_s=within_s, tell=typer.echo)
         typer.echo(f"off-boarded {len(lanes)}")
+
+
+def _desk() -> Callable[[], AbstractAsyncContextManager[Desk]]:
+    """What opens a desk on the broker in the environment. Raises ConfigError if there is none."""
+    found = settings()
+    if found.broker == "postgres":
+        return lambda: PostgresDesk.opened(queues_url(found))
+    address = Address(url=broker_url(), name="outbox tenant offboard")
+    return lambda: RabbitDesk.opened(address)

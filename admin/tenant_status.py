@@ -1,6 +1,6 @@
 """All that there is of one tenant at this moment, by group, tier and type: where it waits, and what keeps it there."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -8,14 +8,15 @@ from typing import Final
 
 from admin.control import groups_of, meets
 from consumer.decide.control import Pause, Scope
-from consumer.rabbitmq.connection import Address
-from consumer.rabbitmq.depths import ready
 from consumer.status import plain
 from consumer.store import control, directory, incarnation
 from consumer.store.plans import fresh
 from outbox.event import Tier
 from outbox.shell.database import Connection
 from relay.status import unpublished
+
+Ready = Callable[[Sequence[str]], Awaitable[Mapping[str, int] | None]]
+"""How many messages of each queue nobody has in hand; None where no broker is named."""
 
 
 class Where(StrEnum):
@@ -60,19 +61,19 @@ class TenantStatus:
 
 
 async def read(
-    connection: Connection, tenant: str, *, scope: Scope, wanted: Sequence[str] | None, broker: Address | None
+    connection: Connection, tenant: str, *, scope: Scope, wanted: Sequence[str] | None, ready: Ready
 ) -> TenantStatus:
-    """What there is of *tenant* that fits *scope*, in the *wanted* groups or in all; in queues, if *broker* is given.
+    """What there is of *tenant* that fits *scope*, in the *wanted* groups or in all; in queues, as *ready* tells.
 
     Raises:
         ConfigError: one of the groups is not known.
-        BrokerUnavailable: *broker* does not answer.
+        BrokerUnavailable: the broker does not answer.
     """
     names = await groups_of(connection, wanted)
     told = {name: await control.read(connection, name) for name in names}
     counts = [
         *await _in_log(connection, tenant),
-        *await _queued(connection, names, tenant, broker),
+        *await _queued(connection, names, tenant, ready),
         *await _running(connection, names, tenant),
         *await _kept(connection, names, tenant),
     ]
@@ -94,11 +95,11 @@ async def _in_log(connection: Connection, tenant: str) -> Iterable[Count]:
     ]
 
 
-async def _queued(connection: Connection, names: Sequence[str], tenant: str, broker: Address | None) -> Iterable[Count]:
+async def _queued(connection: Connection, names: Sequence[str], tenant: str, ready: Ready) -> Iterable[Count]:
     lanes = [one.lane for name in names for one in await directory.lanes(connection, name) if one.lane.tenant == tenant]
-    if broker is None or not lanes:
+    events = await ready([lane.queue for lane in lanes]) if lanes else None
+    if events is None:
         return ()
-    events = await ready(broker, [lane.queue for lane in lanes])
     return [
         Count(group=lane.group, tier=lane.tier, type=None, where=Where.QUEUE, events=events[lane.queue])
         for lane in lanes

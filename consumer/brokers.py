@@ -1,7 +1,9 @@
 """Which broker a process of this group talks to, as its settings say."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final, Protocol
+
+from pydantic import SecretStr
 
 from consumer.ports import Broker, Exchange
 from consumer.postgres.broker import postgres_broker
@@ -11,16 +13,21 @@ from consumer.rabbitmq import depths
 from consumer.rabbitmq.broker import rabbitmq_broker
 from consumer.rabbitmq.connection import Address
 from consumer.rabbitmq.exchange import RabbitMQExchange
-from consumer.settings import ConsumerSettings, StatusSettings
 from outbox.queues import standing
 from outbox.queues.session import connect, deadline
 from outbox.shell import severed
+from outbox.shell.settings import BrokerName
 
 _ASK_S: Final = 30.0
 
 
-Places: TypeAlias = ConsumerSettings | StatusSettings
-"""The settings that say where queues are."""
+class Places(Protocol):
+    """The settings that say where queues are."""
+
+    database_url: SecretStr
+    broker: BrokerName
+    rabbitmq_url: SecretStr | None
+    broker_database_url: SecretStr | None
 
 
 def broker_at(places: Places, *, name: str, lease_s: float) -> Broker:

@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from admin.offboarding import Leaving, find, keep, offboard
+from admin.offboarding_rabbitmq import RabbitDesk
 from consumer.rabbitmq.connection import Address
 from outbox.errors import TransientError
 from outbox.event import Event, Tier
@@ -117,7 +118,9 @@ async def remove(url: str, vhost: str, *, groups: Sequence[str] = ("default",), 
         lanes = await find(connection, LANE.tenant, groups=groups)
         assert [one.lane.group for one in lanes] == list(groups)
         address = Address(url=vhost, name="test")
-        await offboard(connection, address, lanes, actor="tester", within_s=within_s, tell=told.append)
+        await offboard(
+            connection, lambda: RabbitDesk.opened(address), lanes, actor="tester", within_s=within_s, tell=told.append
+        )
     return told
 
 
