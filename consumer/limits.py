@@ -45,6 +45,8 @@ class Limits:
     work_per_lane: int = 10
     """Due work rows of one lane in hand, at most."""
     work_total: int = 100
+    abandoned_max: int = 5
+    """Handlers that went on past their deadline and still run; with more the process drains and ends."""
     suspect_s: float = 120.0
     """How long a process that runs a single suspect may take, where the handlers' deadlines do not ask for longer."""
     replay_unknown_per_s: int = 50

@@ -44,6 +44,7 @@ class EngineCollector(Collector):
                 0.0 if transactions is None else transactions.oldest_s,
                 "For how long the oldest transaction of an attempt is open.",
             ),
+            "abandoned": (self._readiness.abandoned_alive, "Handlers past their deadline that could not be stopped."),
             "store_up": (engine.store_ok.is_set(), "Whether the database answers."),
             "breakers_open": (
                 len(engine.restraint),

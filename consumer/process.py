@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from typing import NoReturn
 from uuid import UUID
 
 import structlog
@@ -103,10 +104,9 @@ async def run_alone(consumer: Consumer, settings: ConsumerSettings, *, incarnati
         )
     except MemoryError:
         log.error("suspect out of memory", limit_mb=settings.suspect_memory_mb)
-        return TRY_AGAIN
-    finally:
-        obeying.cancel()
-    return DONE
+        _leave_at_once(TRY_AGAIN)
+    obeying.cancel()
+    return _leave_at_once(DONE)
 
 
 def _tell_webhook(consumer: Consumer, settings: ConsumerSettings) -> None:
@@ -135,7 +135,16 @@ async def _consume(
         finally:
             await exchange.close()
     log.info("consumer ended", group=consumer.group)
-    return TRY_AGAIN if stop.is_at_once else DONE
+    code = TRY_AGAIN if stop.is_at_once or readiness.is_worn else DONE
+    if readiness.abandoned_alive:
+        _leave_at_once(code)
+    return code
+
+
+def _leave_at_once(code: int) -> NoReturn:
+    """End the process although something in it goes on: a coroutine that swallows its cancellation keeps its loop."""
+    sys.stderr.flush()
+    os._exit(code)
 
 
 async def check_services(consumer: Consumer, settings: ConsumerSettings) -> None:

@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.decide.delivery import Body, Refused, read_payload
 from consumer.decide.order import Turn
 from consumer.decide.result import result_text
+from consumer.engine.abandoned import WATCH, Abandoned, Unstoppable
 from consumer.engine.authorisation import refusal
 from consumer.engine.calling import arguments_of, invoke, invoke_with, outcome_of
 from consumer.limits import Limits
@@ -137,12 +138,14 @@ class Attempts:
         horizon: timedelta,
         skips_dead: bool = False,
         result_bytes_max: int = Limits().result_bytes_max,
+        abandoned: Abandoned | None = None,
     ) -> None:
         self.group = group
         self.result_bytes_max = result_bytes_max
         self.skips_dead = skips_dead
         self.ledger = ledger
         self._horizon = horizon
+        self._abandoned = abandoned
 
     async def run(self, slot: SlotConnection, job: Job) -> Result:
         """Try *job* once on *slot*, whose loop this runs on. The slot's connection is in no transaction afterwards.
@@ -184,13 +187,28 @@ class Attempts:
             taken = await self._claim(connection, claim)
         if isinstance(taken, State):
             return Known(state=taken)
+        if (watch := WATCH.get()) is not None:
+            watch.attempt = taken
         arguments = arguments_of(self.group, job.handler, job.event, payload, attempt=taken)
         finish = _Finish(self, connection, job, mark=mark, attempt=taken)
-        result = await guarded(lambda: _call(slot, job, arguments, finish), attempt=taken)
+        result = await guarded(lambda: self._call(slot, job, arguments, finish), attempt=taken)
         # A statement that a deadline cut short takes its connection with it: that is the handler's doing.
         if isinstance(result, Raised) and slot.is_lost and not isinstance(result.error, TimeoutError):
             return Interrupted(attempt=taken)
         return result
+
+    async def _call(self, slot: SlotConnection, job: Job, arguments: dict[str, object], finish: "_Finish") -> Result:
+        if (refused := await refusal(job.handler, job.event)) is not None:
+            return Returned(attempt=finish.attempt, outcome=refused)
+        if not job.handler.wants_session:
+            return await finish(await invoke(job.handler, job.event, arguments, abandoned=self._abandoned), None)
+        async with slot.session(tenant=job.event.tenant) as session:
+            try:
+                returned = await invoke_with(job.handler, job.event, arguments, session, abandoned=self._abandoned)
+            except (Unstoppable, asyncio.CancelledError):
+                slot.sever()  # it may use the session still: nothing of that may be kept, or waited for
+                raise
+            return await finish(returned, session)
 
     async def _claim(self, connection: Connection, claim: Claim) -> int | State:
         """Claim, but wait for a twin only so long: a frozen process would take one of our slots for each of its own."""
@@ -280,12 +298,3 @@ async def guarded(call: Callable[[], Awaitable[T]], *, attempt: int) -> T | Rais
         return Raised(attempt=attempt, error=error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a handler may raise anything, and must not end the process
         return Raised(attempt=attempt, error=error)
-
-
-async def _call(slot: SlotConnection, job: Job, arguments: dict[str, object], finish: _Finish) -> Result:
-    if (refused := await refusal(job.handler, job.event)) is not None:
-        return Returned(attempt=finish.attempt, outcome=refused)
-    if not job.handler.wants_session:
-        return await finish(await invoke(job.handler, job.event, arguments), None)
-    async with slot.session(tenant=job.event.tenant) as session:
-        return await finish(await invoke_with(job.handler, job.event, arguments, session), session)

@@ -1,8 +1,7 @@
 """Calling a handler: what it is given, where its deadline holds, and what it meant by what it returned."""
 
-import asyncio
 from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Final, cast
 
@@ -12,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from consumer.context import Context
 from consumer.decide.delivery import trail_of
+from consumer.engine.abandoned import WATCH, Abandoned, within
 from consumer.outcome import DeadLetter, Done, Drop, Outcome, Retry, Snooze, Throttled
 from consumer.registry import Handler, Role
 from outbox.errors import PermanentError
@@ -48,10 +48,15 @@ def _context(group: str, handler: Handler, event: Event, attempt: int, fencing_t
     )
 
 
-async def invoke(handler: Handler, event: Event, arguments: dict[str, object]) -> object:
-    """Call *handler* within its deadline and return what it returns; a sync one blocks this loop."""
+async def invoke(
+    handler: Handler, event: Event, arguments: dict[str, object], *, abandoned: Abandoned | None = None
+) -> object:
+    """Call *handler* within its deadline and return what it returns; a sync one blocks this loop.
+
+    Raises what it raises, and Unstoppable for an async one that went on past its deadline: *abandoned* counts it.
+    """
     if not handler.is_async:
-        with _scopes(event):
+        with _scopes(event), _watched():
             return handler.function(**arguments)
 
     async def run() -> object:
@@ -61,25 +66,36 @@ async def invoke(handler: Handler, event: Event, arguments: dict[str, object]) -
         except SystemExit as error:  # it would leave a task by way of the event loop, and end that
             return error
 
-    async with asyncio.timeout(handler.deadline_s):
-        # A task of its own: context variables that a handler sets must not reach the next event.
-        returned = await asyncio.create_task(run(), name=handler.name)
+    # A task of its own: context variables that a handler sets must not reach the next event.
+    returned = await within(run(), handler.deadline_s, name=handler.name, abandoned=abandoned)
     if isinstance(returned, SystemExit):
         raise returned
     return returned
 
 
-async def invoke_with(handler: Handler, event: Event, arguments: dict[str, object], session: AsyncSession) -> object:
+async def invoke_with(
+    handler: Handler,
+    event: Event,
+    arguments: dict[str, object],
+    session: AsyncSession,
+    *,
+    abandoned: Abandoned | None = None,
+) -> object:
     """As ``invoke``, with *session* for the parameter that wants one."""
     name = next(name for name, role in handler.parameters if role is Role.SESSION)
     if handler.is_async:
-        return await invoke(handler, event, {**arguments, name: session})
+        return await invoke(handler, event, {**arguments, name: session}, abandoned=abandoned)
 
     def run(sync_session: Session) -> object:
-        with _scopes(event):
+        with _scopes(event), _watched():
             return handler.function(**arguments, **{name: sync_session})
 
     return await session.run_sync(run)
+
+
+def _watched() -> AbstractContextManager[None]:
+    watch = WATCH.get()
+    return nullcontext() if watch is None else watch.running()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from consumer.api import Consumer
+from consumer.engine.abandoned import Abandoned
 from consumer.engine.attempt import Attempts, Job, Result
 from consumer.engine.leased import Leased
 from consumer.engine.slot import Slot
@@ -43,6 +44,7 @@ def modes_of(
     horizon: timedelta,
     incarnation: Callable[[], UUID],
     desks: tuple[Desk, Desk],
+    abandoned: Abandoned,
 ) -> Modes:
     """The ways of *consumer*. *incarnation* and *desks* are for leased handlers, as ``Leased`` says."""
     return Modes(
@@ -52,6 +54,7 @@ def modes_of(
             horizon=horizon,
             skips_dead=consumer.skips_dead,
             result_bytes_max=limits.result_bytes_max,
+            abandoned=abandoned,
         ),
         leased=Leased(
             group=consumer.group,

@@ -16,6 +16,7 @@ from consumer.api import Consumer
 from consumer.decide.costs import QUANTUM, Costs
 from consumer.decide.fairness import Scheduler
 from consumer.decide.limit import bounds_of
+from consumer.engine.abandoned import Abandoned
 from consumer.engine.alarm import Alarm, HookAlerts
 from consumer.engine.books import Books
 from consumer.engine.control import Controls, Weights
@@ -54,6 +55,17 @@ class Readiness:
     engine: Engine | None = None
     controls: Controls | None = None
     transactions: Transactions | None = None
+    abandoned: Abandoned | None = None
+
+    @property
+    def abandoned_alive(self) -> int:
+        """How many handlers run past their deadline and could not be stopped."""
+        return 0 if self.abandoned is None else self.abandoned.alive
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether the process ends of its own accord, since too many handlers could not be stopped."""
+        return self.abandoned is not None and self.abandoned.is_too_many.is_set()
 
     def probes(self) -> dict[str, Probe]:
         """The checks that readiness depends on."""
@@ -104,6 +116,7 @@ async def run_consumer(  # noqa: PLR0913 - each is a part that the caller owns
         if readiness is not None:
             readiness.engine, readiness.controls = parts.engine, parts.controls
             readiness.transactions = parts.transactions
+            readiness.abandoned = parts.abandoned
         await broker.start(parts.engine)
         stack.push_async_callback(broker.stop)
         await _run(parts, bounds, stop)
@@ -117,6 +130,7 @@ class Core:
     lease: Lease
     path: Path
     restraint: Restraint
+    abandoned: Abandoned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +143,7 @@ class _Parts:
     lease: Lease
     controls: Controls
     guard: Guard
+    abandoned: Abandoned
     suspects: Suspects
     slots: tuple[Slot, ...]
     transactions: Transactions
@@ -183,7 +198,7 @@ async def _assemble(
         restraint=core.restraint,
     )
     await controls.follow(engine)  # before anything comes that is paused
-    slots = tuple(Slot(database, number=number) for number in range(limits.slots))
+    slots = tuple(Slot(database, number=number, abandoned=core.abandoned) for number in range(limits.slots))
     stack.push_async_callback(_close_all, slots)
     parking = SlotConnection(database)
     stack.push_async_callback(parking.close)
@@ -223,6 +238,7 @@ async def _assemble(
         lease=lease,
         controls=controls,
         guard=guard,
+        abandoned=core.abandoned,
         suspects=suspects,
         slots=slots,
         transactions=Transactions(slots, warn_s=limits.transaction_warn_s),
@@ -264,6 +280,7 @@ async def assemble_core(
         id=incarnation,
     )
     await lease.begin()
+    abandoned = Abandoned(most=limits.abandoned_max)
     ledger = Ledger(group=consumer.group, ring=ring)
     books = Books(
         group=consumer.group,
@@ -280,6 +297,7 @@ async def assemble_core(
         horizon=horizon,
         incarnation=lambda: lease.id,
         desks=(taking, completing),
+        abandoned=abandoned,
     )
     stack.push_async_callback(modes.leased.close)
     restraint = Restraint(alarm)
@@ -292,14 +310,16 @@ async def assemble_core(
         rng=random.Random(),  # noqa: S311 - it spreads retries, and hides nothing
         restraint=restraint,
     )
-    return Core(horizon=horizon, lease=lease, path=path, restraint=restraint)
+    return Core(horizon=horizon, lease=lease, path=path, restraint=restraint, abandoned=abandoned)
 
 
 async def _run(parts: _Parts, limits: Limits, stop: Stop) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(job) for job in _jobs(parts)]
-            await stop.drain()
+            await _first_of(stop.drain(), parts.abandoned.is_too_many.wait())
+            if not stop.is_draining:
+                stop.request()
             await drain(parts.engine, parts.broker, parts.lease, stop=stop, within_s=limits.drain_s)
             await parts.engine.alarm.close()
             for task in running:
@@ -341,6 +361,16 @@ def _jobs(parts: _Parts) -> list[Coroutine[object, object, None]]:
         engine.alarm.send(),
         service.call_the_roll(),
     ]
+
+
+async def _first_of(*events: Coroutine[object, object, object]) -> None:
+    """Return when the first of *events* does."""
+    waits = [asyncio.ensure_future(event) for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 async def _close_all(slots: Sequence[Slot]) -> None:

@@ -8,7 +8,8 @@ from typing import Final, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from consumer.engine.attempt import Attempts, Job, Result
+from consumer.engine.abandoned import WATCH, Abandoned, Unstoppable, Watch
+from consumer.engine.attempt import Attempts, Job, Raised, Result
 from consumer.engine.calling import invoke
 from consumer.registry import Handler
 from consumer.store.connection import SlotConnection
@@ -21,10 +22,12 @@ _JOIN_S: Final = 2.0
 class Slot:
     """A database connection on the engine's loop, and, once a sync handler was run, a thread with one of its own."""
 
-    def __init__(self, engine: AsyncEngine, *, number: int) -> None:
+    def __init__(self, engine: AsyncEngine, *, number: int, abandoned: Abandoned | None = None) -> None:
+        """*abandoned* counts the handlers that could not be stopped at their deadline."""
         self.number = number
         self.connection = SlotConnection(engine)
         self._engine = engine
+        self._abandoned = abandoned if abandoned is not None else Abandoned(most=0)
         self._thread: LoopThread | None = None
         self._thread_connection = SlotConnection(engine)
         self.attempt_job: Job | None = None
@@ -36,15 +39,50 @@ class Slot:
         try:
             if job.handler.is_async:
                 return await attempts.run(self.connection, job)
-            return await self._own_thread().run(attempts.run(self._thread_connection, job))
+            return await self._attempt_in_thread(attempts, job)
         finally:
             self.attempt_job = self.attempt_since = None
+
+    async def _attempt_in_thread(self, attempts: Attempts, job: Job) -> Result:
+        watch = Watch(job.handler.deadline_s)
+        try:
+            return await self._in_thread(attempts.run(self._thread_connection, job), watch, name=job.handler.name)
+        except Unstoppable as error:
+            return Raised(attempt=watch.attempt, error=error)
 
     async def invoke(self, handler: Handler, event: Event, arguments: dict[str, object]) -> object:
         """Call *handler* where it may block if it does; no connection is opened for it."""
         if handler.is_async:
-            return await invoke(handler, event, arguments)
-        return await self._own_thread().run(invoke(handler, event, arguments))
+            return await invoke(handler, event, arguments, abandoned=self._abandoned)
+        return await self._in_thread(invoke(handler, event, arguments), Watch(handler.deadline_s), name=handler.name)
+
+    async def _in_thread(self, work: Coroutine[object, object, T], watch: Watch, *, name: str) -> T:
+        """Run *work*, which calls a sync handler, on this slot's thread; raises Unstoppable once that is late."""
+
+        async def watched() -> T:
+            WATCH.set(watch)
+            return await work
+
+        thread = self._own_thread()
+        running = asyncio.ensure_future(thread.run(watched()))
+        try:
+            while not running.done():
+                await asyncio.wait({running}, timeout=watch.left_s())
+                if not running.done() and watch.give_up():
+                    break
+        except asyncio.CancelledError:
+            running.cancel()
+            raise
+        if running.done():
+            return running.result()
+        self._leave(thread, running, name)
+        raise Unstoppable(f"handler {name}: want an end at its deadline, got none: it blocks its thread")
+
+    def _leave(self, thread: "LoopThread", running: "asyncio.Future[T]", name: str) -> None:
+        """Let *thread* go on by itself, cut off from the database; the next handler gets another."""
+        self._thread_connection.sever()
+        self._thread, self._thread_connection = None, SlotConnection(self._engine)
+        self._abandoned.add(running, handler=name, then=thread.stop)
 
     async def close(self) -> None:
         """Close both connections and end the thread; a handler that blocks it is left behind."""
@@ -78,8 +116,12 @@ class LoopThread:
                 await self.run(last)
         except TimeoutError:
             return
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.stop()
         await asyncio.to_thread(self._thread.join, _JOIN_S)
+
+    def stop(self) -> None:
+        """Let the loop end, and the thread with it."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -1,18 +1,21 @@
 """A slot's connection to the database, and the session that a handler is given on it."""
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final, cast
 
 import psycopg
 from psycopg.pq import TransactionStatus
+from psycopg.pq.abc import PGcancel
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
 from consumer.store.stored import Connection
 from outbox.errors import StoreUnavailable
+from outbox.shell.severed import sever
 from outbox.tenancy import TENANT_INFO
 
 _ENDED: Final = "fairpost_ended_by"
@@ -75,6 +78,19 @@ class SlotConnection:
         except psycopg.Error:
             await self.close()
 
+    def sever(self) -> None:
+        """Cut the connection off, from any thread: nothing that is under way on it will be committed.
+
+        A statement that the server runs is called off beside, by a thread that may take its time.
+        """
+        raw = self._raw
+        if raw is None or raw.closed:
+            return
+        with suppress(psycopg.Error):
+            cancel = raw.pgconn.get_cancel()
+            sever(raw)
+            threading.Thread(target=_call_off, args=(cancel,), daemon=True, name="consumer-cancel").start()
+
     async def close(self) -> None:
         """Close. Safe to repeat, never raises."""
         bound, self._bound = self._bound, None
@@ -107,7 +123,8 @@ class SlotConnection:
             yield session
         finally:
             session.sync_session.info[_ENDED] = _BY_US
-            with suppress(DBAPIError):  # a lost connection; ``reset`` closes it
+            # A lost connection, which ``reset`` closes, or a session that an abandoned handler uses this moment.
+            with suppress(DBAPIError, InvalidRequestError):
                 # Said aloud: closing alone would look like events that somebody forgot to commit.
                 await session.rollback()
                 await session.close()
@@ -137,6 +154,11 @@ async def finish_session(session: AsyncSession) -> bool:
     if session.in_transaction():
         await session.commit()
     return True
+
+
+def _call_off(cancel: PGcancel) -> None:
+    with suppress(psycopg.Error):
+        cancel.cancel()
 
 
 def _first_line(error: BaseException) -> str:
