@@ -2,7 +2,7 @@
 #              DATABASE_URL=... RABBITMQ_URL=... (or OUTBOX_BROKER=postgres) runs it against given servers
 # make test    every test, on real PostgreSQL and RabbitMQ; ARGS="-k words" narrows it
 # make check   lint, format, types, import floors
-# make bench   NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | brokers | fairness | scheduler | memory
+# make bench   NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | brokers | fairness | scheduler | memory | lanes
 #
 # The first call makes .venv; later ones reuse it until pyproject.toml or constraints.txt changes.
 
@@ -36,7 +36,7 @@ check: .venv/.dev
 	@$(BIN)/lint-imports --no-logo
 
 bench: .venv/.dev
-	@echo "bench: $(if $(NAME),$(NAME),want NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | brokers | fairness | scheduler | memory)"
+	@echo "bench: $(if $(NAME),$(NAME),want NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | brokers | fairness | scheduler | memory | lanes)"
 	@$(if $(NAME),,exit 64;) $(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
 .venv/bin/python:

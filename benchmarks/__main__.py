@@ -16,6 +16,7 @@ NAMES = (
     "fairness",
     "scheduler",
     "memory",
+    "lanes",
 )
 
 

@@ -63,9 +63,9 @@ async def _run(given: Servers, processes: Processes) -> dict[str, float]:
     mine = lanes(_TENANTS)
     async with await AsyncConnection.connect(given.database_url, autocommit=True) as connection:
         await _handle(connection, mine, running, count=_FIRST, until_count=_FIRST)
-        before = [_resident_mb(process) for process in running]
+        before = [resident_mb(process) for process in running]
         await _handle(connection, mine, running, count=_LAST - _FIRST, until_count=_LAST)
-        after = [_resident_mb(process) for process in running]
+        after = [resident_mb(process) for process in running]
     print(f"resident, MB: at {_FIRST} events {before}, at {_LAST} {after}", file=sys.stderr)
     relay_growth, consumer_growth = (end - begin for begin, end in zip(before, after, strict=True))
     return {"relay_growth_mb": round(relay_growth, 1), "consumer_growth_mb": round(consumer_growth, 1)}
@@ -93,7 +93,12 @@ async def _handle(
     await until(are_handled, deadline_s=300.0, every_s=0.1, what=f"{until_count} events to be handled")
 
 
-def _resident_mb(process: ConsoleProcess) -> float:
-    """Of the process and everything below it: a shell may stand between."""
+def resident_mb(process: ConsoleProcess) -> float:
+    """What it weighs."""
+    return float(sum(one.memory_info().rss for one in family(process))) / _MB
+
+
+def family(process: ConsoleProcess) -> list[psutil.Process]:
+    """The process and everything below it: a shell may stand between."""
     top = psutil.Process(process.pid)
-    return float(sum(one.memory_info().rss for one in [top, *top.children(recursive=True)])) / _MB
+    return [top, *top.children(recursive=True)]

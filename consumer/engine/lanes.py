@@ -36,6 +36,9 @@ class Lanes:
         self._scheduler = scheduler
         self._slots = {tier: scheduler.room(tier) for tier in Tier}
         self._known: dict[str, _Known] = {}
+        # Few of thousands: nothing here looks at all of them each time that it is asked.
+        self._unattached: dict[str, _Known] = {}
+        self._leaving: dict[str, _Known] = {}
         self._extras: dict[str, Tier] = {}
 
     def __len__(self) -> int:
@@ -54,8 +57,8 @@ class Lanes:
     def let_go(self) -> list[tuple[str, bool]]:
         """As ``consumers``, each to be detached; ``learn`` returns the queues again."""
         found = self.consumers()
-        for known in self._known.values():
-            known.is_attached = False
+        for queue, known in self._known.items():
+            self._detach(queue, known)
         self._extras.clear()
         return found
 
@@ -78,15 +81,16 @@ class Lanes:
                 continue
             known = self._known.get(lane.queue)
             if known is None:
-                self._known[lane.queue] = _Known(lane=lane)
+                self._known[lane.queue] = self._unattached[lane.queue] = _Known(lane=lane)
             elif known.is_leaving:
                 # Declared anew: how often it was lost says nothing any more.
                 known.is_leaving, known.losses, known.again_at = False, 0, 0.0
-        found = []
-        for queue, known in self._known.items():
-            if not known.is_attached and not known.is_leaving and known.again_at <= now:
-                known.is_attached = True
-                found.append(queue)
+                del self._leaving[lane.queue]
+                if not known.is_attached:
+                    self._unattached[lane.queue] = known
+        found = [queue for queue, known in self._unattached.items() if known.again_at <= now]
+        for queue in found:
+            self._unattached.pop(queue).is_attached = True
         return found
 
     def leave(self, lanes: Iterable[Lane], hands: Hands) -> list[str]:
@@ -96,14 +100,15 @@ class Lanes:
         comes from one is known by its lane as before.
         """
         for lane in lanes:
-            if lane.queue in self._known:
-                self._known[lane.queue].is_leaving = True
-        found = []
-        for queue, known in self._known.items():
-            if known.is_leaving and known.is_attached and not hands.has_of(queue):
-                known.is_attached = False
-                self._extras.pop(queue, None)
-                found.append(queue)
+            queue = lane.queue
+            if queue in self._known:
+                self._leaving[queue] = self._known[queue]
+                self._leaving[queue].is_leaving = True
+                self._unattached.pop(queue, None)
+        found = [queue for queue, known in self._leaving.items() if known.is_attached and not hands.has_of(queue)]
+        for queue in found:
+            self._detach(queue, self._leaving[queue])
+            self._extras.pop(queue, None)
         return found
 
     def lose(self, queue: str, now: float) -> None:
@@ -111,9 +116,14 @@ class Lanes:
         self._extras.pop(queue, None)
         known = self._known.get(queue)
         if known is not None:
-            known.is_attached = False
+            self._detach(queue, known)
             known.again_at = now + min(_AGAIN_MAX_S, _AGAIN_S * 2.0 ** min(known.losses, 10))
             known.losses += 1
+
+    def _detach(self, queue: str, known: _Known) -> None:
+        known.is_attached = False
+        if not known.is_leaving:
+            self._unattached[queue] = known
 
     def delivered(self, queue: str) -> None:
         """*queue* delivers, so its losses are history."""

@@ -43,6 +43,7 @@ class Service:
         self._desk = desk
         self._copies = copies
         self._payload_bytes_max = payload_bytes_max
+        self._mark: str | None = None
         self._directory: asyncio.Queue[Delivery] = asyncio.Queue()
         self._refused: asyncio.Queue[Delivery] = asyncio.Queue()
         engine.service[topology.directory_queue(engine.group)] = self._directory
@@ -52,15 +53,20 @@ class Service:
     async def find_lanes(self) -> float:
         """Attach to every lane that any process of the group has heard of, and to the group's own queues.
 
-        What another process has heard is gone is left here too.
+        What another process has heard is gone is left here too. Thousands of lanes are read only when they are others.
         """
         for queue in () if self._engine.is_draining else self._engine.service:
             await self._broker.attach(queue, prefetch=_SERVICE_PREFETCH)
-        before = self._engine.lanes.standing()
+        engine = self._engine
+        before, known = set[Lane](), list[Lane]()
         async with self._desk.use() as connection:
-            known = [one.lane for one in await directory.lanes(connection, self._engine.group)]
-        await self._engine.learn(known)
-        await self._engine.leave(before.difference(known))
+            mark = await directory.mark(connection, engine.group)
+            if mark != self._mark:
+                before = engine.lanes.standing()
+                known = [one.lane for one in await directory.lanes(connection, engine.group)]
+        self._mark = None if engine.is_suspended else mark
+        await engine.learn(known)
+        await engine.leave(before.difference(known))
         return _POLL_S
 
     async def call_the_roll(self) -> None:
@@ -100,6 +106,8 @@ class Service:
         for delivery in batch:
             self._engine.acknowledge(delivery.receipt)
         latest = {one.lane: one.is_gone for one in announced}
+        if any(latest.values()):
+            self._mark = None  # that it stands again may be told to another process
         await self._engine.learn([lane for lane, is_gone in latest.items() if not is_gone])
         await self._engine.leave([lane for lane, is_gone in latest.items() if is_gone])
         return 0.0

@@ -89,6 +89,13 @@ async def lanes(connection: Connection, group: str) -> list[KnownLane]:
     ]
 
 
+async def mark(connection: Connection, group: str) -> str:
+    """What is another as soon as *group* has other lanes: cheap to ask for, however many there are."""
+    row = await (await connection.execute(_MARK, {"group": group})).fetchone()
+    assert row is not None  # noqa: S101 - an aggregate has one row
+    return str(row[0])
+
+
 async def forget(connection: Connection, lane: Lane) -> bool:
     """Forget *lane*, whose queue is gone. Returns whether it was known."""
     values = {"group": lane.group, "tier": int(lane.tier), "tenant": lane.tenant}
@@ -153,6 +160,11 @@ _LEARN_LANE: Final = """
 """
 
 _LANES: Final = "SELECT tier, tenant, seen_at FROM consumer.lane WHERE group_name = %(group)s ORDER BY tier, tenant"
+
+_MARK: Final = """
+    SELECT concat(count(*), ' ', sum(hashtextextended(queue, 0)::numeric))
+    FROM consumer.lane WHERE group_name = %(group)s
+"""
 
 _FORGET: Final = "DELETE FROM consumer.lane WHERE group_name = %(group)s AND tier = %(tier)s AND tenant = %(tenant)s"
 

@@ -101,14 +101,15 @@ class MemoryQueues:
         return count.ready + count.unsettled
 
 
-def announcement(lane: Lane) -> Message:
+def announcement(lane: Lane, *, is_gone: bool = False) -> Message:
     """What the relay tells a group of *lane*."""
-    content = {
+    content: dict[str, object] = {
         "group": lane.group,
         "tier": lane.tier.label,
         "tenant": lane.tenant,
         "queue": lane.queue,
         "group_started_at": (datetime.now(UTC) - timedelta(days=1)).isoformat(),
+        "is_gone": is_gone,
     }
     return Message(
         message_id=str(new_event_id()),

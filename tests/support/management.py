@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 _TIMEOUT_S = 10.0
+# Thousands of queues go with a vhost.
+_DELETE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,7 @@ class Management:
 
     def delete_vhost(self, name: str) -> None:
         """Delete the vhost *name* and all in it."""
-        self._call("DELETE", f"/api/vhosts/{quote(name, safe='')}")
+        self._call("DELETE", f"/api/vhosts/{quote(name, safe='')}", timeout_s=_DELETE_S)
 
     def queue_names(self, vhost: str) -> list[str]:
         """The names of the queues of *vhost*, sorted."""
@@ -61,7 +63,9 @@ class Management:
         assert isinstance(listed, dict)
         return sorted(str(item["name"]) for item in listed["items"])
 
-    def _call(self, method: str, path: str, body: dict[str, str] | None = None) -> object:
+    def _call(
+        self, method: str, path: str, body: dict[str, str] | None = None, *, timeout_s: float = _TIMEOUT_S
+    ) -> object:
         login = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
         request = urllib.request.Request(
             self.url + path,
@@ -72,7 +76,7 @@ class Management:
         until = time.monotonic() + _TIMEOUT_S
         while True:
             try:
-                with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+                with urllib.request.urlopen(request, timeout=timeout_s) as answer:
                     content = answer.read()
                     return json.loads(content) if content else None
             except urllib.error.HTTPError as error:

@@ -49,6 +49,17 @@ async def test_a_lane_that_is_gone_is_forgotten_and_can_come_back(connection: Co
     assert len(await known(connection)) == 2
 
 
+async def test_the_mark_is_another_whenever_the_lanes_are_others_and_only_then(connection: Connection) -> None:
+    marks = [await directory.mark(connection, GROUP)]
+    for change in ([announcement("a")], [announcement("b")], [replace(announcement("a"), is_gone=True)]):
+        await directory.learn(connection, change)
+        marks.append(await directory.mark(connection, GROUP))
+    assert len(set(marks)) == 4
+    await directory.learn(connection, [announcement("b"), replace(announcement("a"), is_gone=True)])
+    await directory.learn(connection, [announcement("c"), replace(announcement("c"), is_gone=True)])
+    assert await directory.mark(connection, GROUP) == marks[-1]
+
+
 async def test_a_lane_is_written_again_only_when_it_was_not_seen_for_a_while(connection: Connection) -> None:
     await directory.learn(connection, [announcement("a")])
     (first,) = await directory.lanes(connection, GROUP)

@@ -19,7 +19,7 @@ from outbox.event import EventModel, Ordering, Tier
 from outbox.wire import encode
 from tests.integration.consumer.conftest import Connect
 from tests.support.dead_letters import replay
-from tests.support.engine import GROUP, TYPE, MemoryQueues, Rig, an_event, lane_of, memory_rig
+from tests.support.engine import GROUP, TYPE, MemoryQueues, Rig, an_event, announcement, lane_of, memory_rig
 
 INSERT = text("INSERT INTO effect (note) VALUES (:note)")
 AT_ONCE = Policy(base_s=0.01, max_wait_s=0.02, budget=None, breaker=None)
@@ -552,6 +552,31 @@ async def test_lanes_are_found_by_a_process_that_no_directory_message_reached(ri
     await rig.publish(an_event(2))
     await rig.until(lambda: rig.count("effect") == 2)
     assert rig.value("SELECT count(*) FROM consumer.lane") == 1
+
+
+async def test_a_lane_that_one_process_heard_is_gone_and_another_that_it_stands_again_is_consumed_by_both(
+    rig: Rig,
+) -> None:
+    """Announcements are shared out among a group's processes: each hears some of them only."""
+
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced, session: AsyncSession) -> None:
+        await session.execute(INSERT, {"note": "handled"})
+
+    assert isinstance(rig.queues, MemoryQueues)
+    process = await rig.start()
+    event = an_event()
+    await rig.publish(event)
+    await rig.until(lambda: rig.count("effect") == 1)
+    rig.execute("CREATE TABLE stood AS SELECT * FROM consumer.lane")
+    engine = process.readiness.engine
+    assert engine is not None
+    gone = announcement(lane_of(event), is_gone=True)
+    rig.queues.inner.publish(topology.DIRECTORY_EXCHANGE, GROUP, gone)
+    await rig.until(lambda: engine.lanes.attached == 0, what="the lane to be left")
+    rig.execute("INSERT INTO consumer.lane SELECT * FROM stood")  # as the other process does
+    await rig.publish(an_event(2))
+    await rig.until(lambda: rig.count("effect") == 2)
 
 
 async def test_a_copy_of_each_dead_letter_is_published_with_its_reason(rig: Rig) -> None:

@@ -14,6 +14,7 @@ from outbox.topology import DIRECTORY_EXCHANGE, QueueKind, directory_queue
 from tests.support.brokers import RabbitBench, a_message, rabbit_bench
 from tests.support.containers import RabbitContainer
 from tests.support.inbox import RecordingInbox
+from tests.support.patience import impatient
 from tests.support.rabbit import RabbitNode
 from tests.support.services import fresh_name
 from tests.support.wait import until
@@ -163,8 +164,7 @@ async def test_a_delivery_held_past_the_brokers_patience_costs_its_channel_and_n
     bench: RabbitBench, faulty_rabbit: Node, kind: QueueKind
 ) -> None:
     """mosquito/aio-pika#288, mosquito/aiormq#70: the handler is nobody's callback, so nothing cancels it."""
-    await patience(faulty_rabbit, consumer_timeout=1000, channel_tick_interval=500)
-    try:
+    async with impatient(faulty_rabbit):
         for queue in ("slow", "quick"):
             await fill(bench, queue, 1, kind=kind)
         broker, inbox = bench.broker(shared_channels=2), RecordingInbox()
@@ -186,14 +186,6 @@ async def test_a_delivery_held_past_the_brokers_patience_costs_its_channel_and_n
         assert inbox.deliveries[2].is_redelivered
         assert inbox.lost_epochs == [held.receipt.epoch]
         assert inbox.connections == [True]
-    finally:
-        await patience(faulty_rabbit, consumer_timeout=1_800_000, channel_tick_interval=60_000)
-
-
-async def patience(node: Node, **milliseconds: int) -> None:
-    """Set how long the broker waits for an acknowledgement, and how often it looks, for channels opened from now."""
-    settings = ", ".join(f"application:set_env(rabbit, {name}, {value})" for name, value in milliseconds.items())
-    await asyncio.to_thread(node.ctl, "eval", f"{settings}.")
 
 
 async def test_an_alarm_stops_publishing_and_never_the_acknowledgements(
