@@ -45,6 +45,7 @@ class Engine:
     *store_ok* is set while the database answers; nothing starts while it does not. *work_stored* and *dead_stored* are
     set when there is something for the pump to do at once; *passed* are the keys that moved on since *key_passed* was.
     *control_written* is set when a rule or a breaker has paused something. *alarm* is where alerts are raised.
+    *permits_wanted* is set when something waits for a permit of the fleet.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Engine:
         self.work_stored = asyncio.Event()
         self.dead_stored = asyncio.Event()
         self.control_written = asyncio.Event()
+        self.permits_wanted = asyncio.Event()
         self.store_ok = asyncio.Event()
         self.store_ok.set()
         self.store_lost = asyncio.Event()
@@ -212,6 +214,10 @@ class Engine:
             self._dispatch()
         return wait_s
 
+    def look(self) -> None:
+        """Start what may start: a limit gave way."""
+        self._dispatch()
+
     # ---------------------------------------------------------------- consumers
 
     async def learn(self, lanes: Iterable[Lane]) -> None:
@@ -323,8 +329,11 @@ class Engine:
         while item is not None and not self.restraint.admits(item):
             self.hands.set_back(item)
             item = self.hands.next(time.monotonic())
-        if item is None and (wakes_at := self._scheduler.wakes_at()) is not None:
-            self._reminder.at(wakes_at)
+        if item is None:
+            if (wakes_at := self._scheduler.wakes_at()) is not None:
+                self._reminder.at(wakes_at)
+            if self._scheduler.wants_permits():
+                self.permits_wanted.set()
         return item
 
     def _look_for_more(self) -> None:

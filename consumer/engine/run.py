@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
@@ -14,7 +14,7 @@ from sqlalchemy.pool import NullPool
 
 from consumer.api import Consumer
 from consumer.decide.costs import QUANTUM, Costs
-from consumer.decide.fairness import Scheduler
+from consumer.decide.fairness import Kind, Scheduler
 from consumer.decide.limit import bounds_of
 from consumer.engine.abandoned import Abandoned
 from consumer.engine.alarm import Alarm, HookAlerts
@@ -27,6 +27,7 @@ from consumer.engine.lease import Clock, Lease
 from consumer.engine.loop import Engine
 from consumer.engine.modes import modes_of
 from consumer.engine.path import Path
+from consumer.engine.permits import Permits
 from consumer.engine.pump import Pump
 from consumer.engine.redrive import Redrive
 from consumer.engine.restraint import Restraint
@@ -41,7 +42,7 @@ from consumer.store.connection import SlotConnection
 from consumer.store.desk import Desk, forever
 from consumer.store.ledger import Ledger
 from consumer.store.pruning import check_horizon, read_ring
-from outbox.errors import OutboxError
+from outbox.errors import OutboxError, StoreUnavailable
 from outbox.shell.database import conninfo
 from outbox.shell.health import Check, Probe
 from outbox.shell.signals import Stop
@@ -142,6 +143,7 @@ class _Parts:
     owned_growth: OwnedGrowth
     lease: Lease
     controls: Controls
+    permits: Permits | None
     guard: Guard
     abandoned: Abandoned
     suspects: Suspects
@@ -170,6 +172,7 @@ async def _assemble(
     database = engine_for(database_url, name=name)
     guard = Guard(group=consumer.group, path=path, desk=work, incarnation=lambda: lease.id)
     weights = Weights()
+    bounds = bounds_of([*consumer.limits, *limits.of_tenants()])
     costs = Costs(consumer.registry.types) if limits.share_by == "time" else None
     scheduler = Scheduler(
         limits.slots,
@@ -177,7 +180,7 @@ async def _assemble(
         tiers=limits.tiers,
         quantum=1 if costs is None else QUANTUM,
         weight_of=weights.of,
-        bounds=bounds_of([*consumer.limits, *limits.of_tenants()]),
+        bounds=bounds,
     )
     engine = Engine(
         group=consumer.group,
@@ -198,6 +201,11 @@ async def _assemble(
         restraint=core.restraint,
     )
     await controls.follow(engine)  # before anything comes that is paused
+    permits = None
+    if any(bound.kind is Kind.FLEET for bound in bounds):
+        desk = Desk(database_url, name=name)
+        stack.push_async_callback(desk.close)
+        permits = Permits(group=consumer.group, engine=engine, scheduler=scheduler, desk=desk, grace_s=limits.lease_s)
     slots = tuple(Slot(database, number=number, abandoned=core.abandoned) for number in range(limits.slots))
     stack.push_async_callback(_close_all, slots)
     parking = SlotConnection(database)
@@ -237,6 +245,7 @@ async def _assemble(
         owned_growth=OwnedGrowth(engine=engine, desk=work, lease=lease),
         lease=lease,
         controls=controls,
+        permits=permits,
         guard=guard,
         abandoned=core.abandoned,
         suspects=suspects,
@@ -324,6 +333,9 @@ async def _run(parts: _Parts, limits: Limits, stop: Stop) -> None:
             await parts.engine.alarm.close()
             for task in running:
                 task.cancel()
+        if parts.permits is not None and parts.engine.hands.running == 0:
+            with suppress(StoreUnavailable):  # then others find out that this session is gone
+                await parts.permits.end()
     except* OutboxError as group:
         raise _first(group) from None  # one sentence for whoever started us
 
@@ -348,6 +360,7 @@ def _jobs(parts: _Parts) -> list[Coroutine[object, object, None]]:
         again(pump.relieve),
         again(pump.prune),
         again(pump.prune_results),
+        *([again(parts.permits.follow, wake=engine.permits_wanted)] if parts.permits is not None else []),
         again(parts.guard.end_marks),
         again(parts.suspects.look, wake=parts.guard.suspected),
         again(parts.redrive.run),
