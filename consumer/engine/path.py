@@ -254,7 +254,8 @@ class Path:
     def _fate(self, item: Item, handler: Handler, result: Handled | Known | Early | Returned | Raised | Fenced) -> Fate:
         if item.is_alone and isinstance(result, Raised) and isinstance(result.error, MemoryError):
             raise result.error  # it took all that it may have: where others run beside it, they would have died
-        fate = fate_of(handler, result, elapsed_s=self._elapsed_s(item), now=self._now(), rng=self._rng)
+        now = self._now() if isinstance(result, Raised) else None  # the hot path has no use for it
+        fate = fate_of(handler, result, elapsed_s=self._elapsed_s(item), now=now, rng=self._rng)
         return self._restraint.judge(handler, item, result, fate)
 
     def _judge_interruption(self, item: Item, result: Interrupted) -> Raised:

@@ -1,5 +1,6 @@
 """What a handler's failures lead to, on a real database: rules, budgets and breakers."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -26,6 +27,10 @@ class OrderPlaced(EventModel, type=TYPE):
 
 class OrderShipped(EventModel, type=OTHER):
     order_id: int
+
+
+def kinds(alerts: list[Alert]) -> set[AlertKind]:
+    return {alert.kind for alert in alerts}
 
 
 class Down(Exception):
@@ -90,6 +95,19 @@ async def test_a_rule_pauses_a_handler_in_every_process_until_somebody_resumes_i
     await control.resume(await connect(), GROUP, Scope(handler="bill"), actor="ann")
     await rig.until(lambda: rig.value("SELECT count(*) FROM consumer.ledger WHERE state = 'done'") == 11)
     assert rig.value("SELECT max(attempts) FROM consumer.ledger") == 1
+
+
+async def test_who_is_throttled_from_its_first_attempt_on_is_dead_when_its_time_is_over(rig: Rig) -> None:
+    class Busy(Exception):
+        retry_after_s = 0.05
+
+    @rig.consumer.on(OrderPlaced, policy=replace(AT_ONCE, max_elapsed_s=0.5))
+    async def bill(event: OrderPlaced) -> None:
+        raise Busy
+
+    await rig.start()
+    await rig.publish(an_event())
+    await rig.until(lambda: rig.rows("SELECT category, attempts FROM consumer.dead") == [("exhausted", 1)])
 
 
 # ------------------------------------------------------------------ the budget of retries
@@ -199,6 +217,42 @@ async def test_an_open_breaker_at_the_head_of_a_lane_blocks_no_other_type_behind
     assert len(runs) < 5 + rig.limits.slots + 1
     # What failed before it opened is charged; what it made wait is not.
     assert rig.value("SELECT count(*) FROM consumer.ledger WHERE attempts > 0 AND state = 'retry'") < 5
+    assert rig.count("consumer.dead") == 0
+
+
+async def test_only_the_probes_start_while_a_breaker_finds_out(rig: Rig) -> None:
+    breaker = Breaker(calls_min=5, open_s=0.3, probes=2, ramp_s=0.5)
+    alerts: list[Alert] = []
+    rig.consumer.on_alert(alerts.append)
+    failures, probes = 0, 0
+    is_well = asyncio.Event()
+
+    @rig.consumer.on(OrderPlaced, policy=Policy(base_s=3600, max_wait_s=3600, breaker=breaker))
+    async def bill(event: OrderPlaced, session: AsyncSession) -> None:
+        nonlocal failures, probes
+        if failures < 5:
+            failures += 1
+            raise Down
+        probes += not is_well.is_set()
+        await is_well.wait()
+        await session.execute(INSERT, {"note": "billed"})
+
+    @rig.consumer.on(OrderShipped)
+    async def thank(event: OrderShipped, session: AsyncSession) -> None:
+        await session.execute(INSERT, {"note": "thanked"})
+
+    await rig.start()
+    for number in range(5):  # one at a time, so that none is under way when it opens
+        await rig.publish(an_event(number))
+        await rig.until(lambda number=number: failures > number or AlertKind.BREAKER_OPENED in kinds(alerts))  # type: ignore[misc]
+    await rig.publish(*(an_event(number) for number in range(40)))
+    await rig.until(lambda: probes == 2)
+    await rig.publish(*(an_event(number, type=OTHER) for number in range(20)))
+    await rig.until(lambda: rig.effects() == ["thanked"] * 20)
+    assert probes == 2
+    is_well.set()
+    await rig.until(lambda: rig.effects().count("billed") == 40)
+    await rig.until(lambda: AlertKind.BREAKER_CLOSED in kinds(alerts))
     assert rig.count("consumer.dead") == 0
 
 

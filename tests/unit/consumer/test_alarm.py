@@ -104,6 +104,18 @@ async def test_a_hook_that_fails_or_hangs_keeps_neither_the_others_nor_the_engin
     assert {line["error"] for line in lines if line["event"] == "alert not sent"} == {"RuntimeError"}
 
 
+async def test_what_waits_to_be_sent_is_sent_before_the_end_but_not_for_ever() -> None:
+    heard: list[Alert] = []
+
+    async def hang(alert: Alert) -> None:
+        await asyncio.Event().wait()
+
+    async with ringing(HookAlerts(heard.append), HookAlerts(hang)) as alarm:
+        alarm.sound(AlertKind.POISON, "it happened")
+        await asyncio.wait_for(alarm.close(), 10)
+    assert [alert.kind for alert in heard] == [AlertKind.POISON]
+
+
 async def test_a_webhook_gets_what_happened_as_json_and_no_more() -> None:
     async with Target(b"HTTP/1.1 204 No Content\r\n\r\n") as target:
         await WebhookAlerts(target.url).send(ALERT)

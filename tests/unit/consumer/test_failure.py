@@ -195,6 +195,21 @@ def test_being_throttled_spends_no_attempt_however_often() -> None:
     assert decision == TryAgain(wait_s=30, is_charged=False)
 
 
+def test_who_is_throttled_without_a_time_waits_as_long_as_before_up_to_the_cap() -> None:
+    failure = Failure(category=FailureCategory.THROTTLED)
+    elapsed_s, waits = 0.0, []
+    while elapsed_s < 3_600:
+        decision = decide(failure, attempt=1, elapsed_s=elapsed_s, policy=Policy(max_wait_s=300), rng=RNG)
+        assert isinstance(decision, TryAgain)
+        waits.append(decision.wait_s)
+        elapsed_s += decision.wait_s
+
+    assert waits == sorted(waits)
+    assert 1 <= waits[0] <= 1.5
+    assert waits[-1] == 300
+    assert len(waits) < 25  # an hour of a second each would be 3,600 calls to who asked for patience
+
+
 def test_being_throttled_for_ever_ends_at_the_cap_on_elapsed_time() -> None:
     decision = decide(THROTTLED, attempt=1, elapsed_s=80, policy=Policy(max_elapsed_s=100), rng=RNG)
 
