@@ -26,6 +26,7 @@ from relay.gauges import Gauges
 from relay.limits import Limits, Upkeep
 from relay.log import positions
 from relay.ports import Confirmed, Outgoing, Settlement
+from relay.process import collect_rarely
 from relay.rabbitmq.publisher import RabbitPublisher
 
 #: Short, so that a takeover is soon seen.
@@ -114,5 +115,6 @@ async def main(database_url: str, rabbitmq_url: str, kind: QueueKind) -> None:
 
 if __name__ == "__main__":
     configure(level="warning", format="console", stream=sys.stderr)
+    collect_rarely()
     kind: QueueKind = "quorum" if sys.argv[3] == "quorum" else "classic"
     asyncio.run(main(sys.argv[1], sys.argv[2], kind))

@@ -28,6 +28,10 @@ class Lane:
     tier: Tier
     tenant: str
 
+    def __hash__(self) -> int:
+        # By text alone: an enum member's hash runs Python code, and lanes are looked up for every event.
+        return hash((self.group, self.tenant))
+
     @property
     def routing_key(self) -> str:
         """What the relay publishes with; groups hold no dot, so ``group.#`` is all of one group."""

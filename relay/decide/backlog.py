@@ -5,8 +5,11 @@ over, or whose window was too large to bring along, are cohorts of their own unt
 they never hold the others. No clock, no I/O.
 """
 
+import sys
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from outbox.event import Tier
 from outbox.naming import Lane
@@ -14,6 +17,15 @@ from relay.decide.pieces import Part, Piece, Stream, StreamPosition
 
 StreamKey = tuple[str, Tier, str]
 """Group, tier and tenant: a lane's key where making a Lane would cost too much."""
+
+_ALL: Final = sys.maxsize
+
+
+class Mark(NamedTuple):
+    """A base, and how many windows had been taken in when a cohort stood there."""
+
+    base: str
+    windows: int
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +36,8 @@ class Cohort:
     members: dict[int, tuple[str, ...]]
     is_busy: bool = False
     """A read of its next window is under way, or its buckets are leaving; nobody else may move the base."""
+    mark: "Mark | None" = None
+    """Where it stood when positions were last asked for."""
 
     @property
     def buckets(self) -> list[int]:
@@ -51,6 +65,12 @@ class Backlog:
     streams: dict[StreamKey, Stream] = field(default_factory=dict)
     unpersisted: int = 0
     """How many rows were published past the stored positions; as many come again after a crash."""
+    is_lagging: bool = False
+    """Whether the last positions that were asked for are not the latest: ask again soon, also when nothing happens."""
+    _windows: int = 0
+    """How many windows were taken in."""
+    _ended: Counter[int] = field(default_factory=Counter)
+    """How many rows were published and settled of pieces that are gone, by the number of their window."""
     _stored_streams: dict[StreamKey, StreamPosition] = field(default_factory=dict)
     _stored_bases: dict[tuple[str, int], str] = field(default_factory=dict)
 
@@ -73,6 +93,7 @@ class Backlog:
     ) -> list[Stream]:
         """Take in window ``(lo, hi]`` of the buckets in *members*, for each of their groups; return what has grown."""
         grown: list[Stream] = []
+        self._windows += 1
         for part in parts:
             for group in members[part.bucket]:
                 key = (group, part.tier, part.tenant)
@@ -82,7 +103,7 @@ class Backlog:
                 if stream is None:
                     lane = Lane(group=group, tier=part.tier, tenant=part.tenant)
                     stream = self.stream_of(lane, tenant_hash=part.tenant_hash, bucket=part.bucket)
-                stream.add(Piece(lo=lo, hi=hi, after=part.after, z=part.z, rows=part.rows, extent=part.extent))
+                stream.add(Piece(lo, hi, part.after, part.z, part.rows, part.extent, window=self._windows))
                 grown.append(stream)
         return grown
 
@@ -101,6 +122,8 @@ class Backlog:
             if cohort.is_busy:
                 busy.append(cohort)
             elif cohort.base in merged:
+                # Where one of them stood before, the other did not.
+                merged[cohort.base].mark = None
                 members = merged[cohort.base].members
                 for bucket, groups in cohort.members.items():
                     members[bucket] = tuple(sorted({*members.get(bucket, ()), *groups}))
@@ -140,35 +163,60 @@ class Backlog:
         for place in places:
             self._stored_bases.pop(place, None)
 
-    def positions(self, *, retries: int) -> Positions:
+    def positions(self, *, retries: int, may_lag: bool = False) -> Positions:
         """What has to be stored now. Every stored base then means: all settled up to here, save for the streams.
+
+        With *may_lag* the bases may be those of the last call. What was published since would come again after a
+        crash; but hardly anything from before is still unsettled, so no lane needs a stream for what is merely on its
+        way, and none is written now to be deleted the next time.
 
         *retries* is how many deferred rows are unsettled; they too come again after a crash.
         """
-        behind: dict[StreamKey, StreamPosition] = {}
+        unsettled = self._unsettled()
+        marks = self._marks(may_lag=may_lag and bool(unsettled))
+        latest = marks[0].windows if self.is_lagging else _ALL
+        behind = {key: stream.position() for key, stream in unsettled.items() if stream.pieces[0].window <= latest}
+        self._ended = Counter({window: rows for window, rows in self._ended.items() if window > latest})
+        stored = self._stored_streams
+        return Positions(
+            bases=[
+                (group, bucket, mark.base)
+                for cohort, mark in zip(self.cohorts, marks, strict=True)
+                for bucket, groups in cohort.members.items()
+                for group in groups
+                if self._stored_bases.get((group, bucket)) != mark.base
+            ],
+            streams=[position for key, position in behind.items() if stored.get(key) != position],
+            caught_up=[key for key in stored if key not in behind],
+            settled=self.unpersisted
+            - retries
+            - sum(stream.unpersisted if key in behind else stream.published for key, stream in unsettled.items())
+            - self._ended.total(),
+        )
+
+    def _unsettled(self) -> dict[StreamKey, Stream]:
+        """The streams of which anything is; forgets what is settled of all."""
+        unsettled: dict[StreamKey, Stream] = {}
         idle: list[StreamKey] = []
         for key, stream in self.streams.items():
-            position = stream.position()
-            if position is not None:
-                behind[key] = position
-            elif stream.is_idle:
+            for piece in stream.drop_done():
+                self._ended[piece.window] += piece.taken
+            if stream.pieces:
+                unsettled[key] = stream
+            elif not stream.outstanding:
                 idle.append(key)
         for key in idle:
             del self.streams[key]
-        bases = [
-            (group, bucket, cohort.base)
-            for cohort in self.cohorts
-            for bucket, groups in cohort.members.items()
-            for group in groups
-            if self._stored_bases.get((group, bucket)) != cohort.base
-        ]
-        stored = self._stored_streams
-        return Positions(
-            bases=bases,
-            streams=[position for key, position in behind.items() if stored.get(key) != position],
-            caught_up=[key for key in stored if key not in behind],
-            settled=self.unpersisted - retries - sum(stream.unpersisted for stream in self.streams.values()),
-        )
+        return unsettled
+
+    def _marks(self, *, may_lag: bool) -> list[Mark]:
+        """What to store of each cohort; only one that is alone and at rest can lag."""
+        marks = [Mark(cohort.base, self._windows) for cohort in self.cohorts]
+        before = self.cohorts[0].mark if may_lag and len(marks) == 1 and not self.cohorts[0].is_busy else None
+        self.is_lagging = before is not None and before.base != marks[0].base
+        for cohort, mark in zip(self.cohorts, marks, strict=True):
+            cohort.mark = mark
+        return [before] if before is not None and self.is_lagging else marks
 
     def persisted(self, positions: Positions) -> None:
         """*positions* are stored; what was published since they were asked for is not."""

@@ -39,8 +39,7 @@ class Extent(NamedTuple):
     payload_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(NamedTuple):
     """One tenant and tier's part of a window, for every group alike.
 
     *after* is a number below its first row and *z* its last row's. ``rows`` is ``None`` where there
@@ -57,8 +56,7 @@ class Part:
     extent: Extent | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamPosition:
+class StreamPosition(NamedTuple):
     """How far a lane that is behind is published: inside window ``(lo, hi]`` up to *after*, its last row being *z*."""
 
     lane: Lane
@@ -98,19 +96,23 @@ class Sent:
 class Piece:
     """One lane's part of the window ``(lo, hi]``."""
 
-    __slots__ = ("_read_to", "_rows", "_sent", "after", "hi", "lo", "taken", "unread", "z")
+    __slots__ = ("_read_to", "_rows", "_sent", "after", "hi", "lo", "taken", "unread", "window", "z")
 
     def __init__(
         self,
-        *,
         lo: str,
         hi: str,
         after: int,
         z: int,
         rows: Sequence[Row] | None = None,
         extent: Extent | None = None,
+        *,
+        window: int = 0,
     ) -> None:
-        """A piece with *rows* in hand, all there are, or a range to be read when *rows* is None."""
+        """A piece with *rows* in hand, all there are, or a range to be read when *rows* is None.
+
+        *window* numbers the windows as they were taken in; one that is stored already has 0.
+        """
         self.lo = lo
         self.hi = hi
         self.z = z
@@ -122,6 +124,7 @@ class Piece:
         self._read_to = after if rows is None else z
         self.unread = extent
         """What the range holds, where that is known and nothing of it was read."""
+        self.window = window
         self._sent: deque[Sent] = deque()
 
     @property
@@ -176,7 +179,16 @@ class Piece:
 
     def joined(self, later: "Piece") -> "Piece":
         """One range for this piece and a *later* one, both untouched and with none of the lane's between them."""
-        return Piece(lo=self.lo, hi=later.hi, after=min(self.after, later.after), z=max(self.z, later.z))
+        mine, others = self._extent(), later._extent()
+        extent = None if mine is None or others is None else Extent(*map(sum, zip(mine, others, strict=True)))
+        after, z = min(self.after, later.after), max(self.z, later.z)
+        return Piece(self.lo, later.hi, after, z, extent=extent, window=self.window)
+
+    def _extent(self) -> Extent | None:
+        """What an untouched piece holds, if that is known."""
+        if self._read_to < self.z:
+            return self.unread
+        return Extent(len(self._rows), sum(len(row.event.payload) for row in self._rows))
 
 
 class Stream:
@@ -222,12 +234,18 @@ class Stream:
         return not self.pieces and not self.outstanding
 
     @property
+    def published(self) -> int:
+        """How many rows of its pieces were published, settled or not."""
+        return sum([piece.taken for piece in self.pieces])
+
+    @property
     def unpersisted(self) -> int:
         """How many rows were published past the position that ``position`` returns."""
         if not self.pieces:
             return 0
         # Only the first piece's prefix is stored: what is settled in later ones would be published again.
-        return self.pieces[0].unsettled_after + sum(piece.taken for piece in self.pieces if piece is not self.pieces[0])
+        first = self.pieces[0]
+        return self.published - first.taken + first.unsettled_after
 
     def add(self, piece: Piece) -> None:
         """Append the lane's part of a later window; never more than two pieces stay untouched."""
@@ -259,22 +277,17 @@ class Stream:
         self.outstanding += len(taken)
         return taken
 
-    def position(self) -> StreamPosition | None:
-        """Forget what is settled, and return what must be stored of the rest: None if there is no rest."""
+    def drop_done(self) -> list[Piece]:
+        """Forget the pieces that are settled, up to the first that is not; return them."""
+        done: list[Piece] = []
         while self.pieces and self.pieces[0].is_done:
-            self.pieces.popleft()
-        if not self.pieces:
-            return None
+            done.append(self.pieces.popleft())
+        return done
+
+    def position(self) -> StreamPosition:
+        """What must be stored of a stream whose first piece is unsettled."""
         first = self.pieces[0]
-        return StreamPosition(
-            lane=self.lane,
-            tenant_hash=self.tenant_hash,
-            bucket=self.bucket,
-            lo=first.lo,
-            hi=first.hi,
-            after=first.after,
-            z=first.z,
-        )
+        return StreamPosition(self.lane, self.tenant_hash, self.bucket, first.lo, first.hi, first.after, first.z)
 
     def is_in_order(self) -> bool:
         """Whether each piece ends before the next begins to be published; for assertions."""

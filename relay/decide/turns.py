@@ -113,5 +113,8 @@ class Turns(Generic[T]):
         self._known.clear()
 
     def _tier(self) -> Tier | None:
-        busy = [tier for tier in Tier if self._rounds[tier].waiting]
-        return min(busy, key=lambda one: (self._time[one], one)) if busy else None
+        first: Tier | None = None
+        for tier, lanes in self._rounds.items():
+            if lanes.waiting and (first is None or self._time[tier] < self._time[first]):
+                first = tier
+        return first

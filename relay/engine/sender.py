@@ -34,6 +34,7 @@ _WEIGHT_MAX: Final = max(WEIGHTS.values())
 _JUDGE_EVERY_S: Final = 0.25
 _REOPEN_BASE_S: Final = 0.1
 _REOPEN_CAP_S: Final = 5.0
+_LOOKED_AT_MIN: Final = 16
 
 
 class Sender:
@@ -88,6 +89,11 @@ class Sender:
     def has_room(self) -> bool:
         """Whether more may be published before the next persist."""
         return self._backlog.unpersisted < self._limits.window
+
+    @property
+    def has_ample_room(self) -> bool:
+        """Whether so much may be published before the next persist that the one after it is soon enough."""
+        return self._backlog.unpersisted < self._limits.window // 2
 
     @property
     def has_work(self) -> bool:
@@ -265,19 +271,22 @@ class Sender:
     def _small_ones(self, first: Stream, piece: Piece) -> list[tuple[Stream, Piece]]:
         """*piece*, and those of the next lanes that can be read along with it.
 
-        Where a window has thousands of lanes, a question for each would cost more than their rows.
+        Where thousands of lanes wait, a question for each would cost more than their rows.
         """
         small: list[tuple[Stream, Piece]] = []
         room, room_bytes = self._limits.batch, self._limits.chunk_bytes
-        for stream in chain((first,), islice(self._turns.next_in(first.lane.tier), self._limits.batch)):
+        others = islice(self._turns.next_in(first.lane.tier), self._limits.batch)
+        for looked_at, stream in enumerate(chain((first,), others)):
             one = stream.current()
-            if one is None or one.unread is None or (one.lo, one.hi) != (piece.lo, piece.hi):
-                continue
-            room -= one.unread.rows
-            room_bytes -= one.unread.payload_bytes
-            if room < 0 or room_bytes < 0:
+            if one is not None and one.unread is not None:
+                room -= one.unread.rows
+                room_bytes -= one.unread.payload_bytes
+                if room < 0 or room_bytes < 0:
+                    break
+                small.append((stream, one))
+            # Looking for them among many others must not cost more than it saves.
+            if looked_at > _LOOKED_AT_MIN + 2 * len(small):
                 break
-            small.append((stream, one))
         return small if small and small[0][1] is piece else []
 
     def _allowed(self, stream: Stream) -> int:

@@ -127,7 +127,7 @@ class Tenure:
         except BrokerUnavailable as error:
             await self._sender.lost(error, time.monotonic())
         if self._persisting is None and time.monotonic() >= self._persist_at():
-            self._persisting = asyncio.create_task(self._persist(self._part()))
+            self._persisting = asyncio.create_task(self._persist(self._part(), may_lag=self._sender.has_ample_room))
         self._show()
 
     async def _look(self, now: float) -> None:
@@ -218,10 +218,12 @@ class Tenure:
         self._outcomes.forget(streams, gone)
         return self._departure.places
 
-    async def _persist(self, given_up: frozenset[Place]) -> None:
+    async def _persist(self, given_up: frozenset[Place], *, may_lag: bool = False) -> None:
         """Store what is settled now; publishing goes on meanwhile, and is not part of it."""
-        moved = self._holdings.backlog.positions(retries=self._outcomes.unsettled_retries)
         found = self._outcomes.findings()
+        moved = self._holdings.backlog.positions(
+            retries=self._outcomes.unsettled_retries, may_lag=may_lag and not found.failures
+        )
         if moved.bases or moved.streams or moved.caught_up or given_up or not found.is_empty:
             async with self._sessions.writing() as connection:
                 await positions.persist(
@@ -268,7 +270,7 @@ class Tenure:
 
     def _settled_persist_at(self) -> float:
         limits = self._limits
-        if not self._outcomes.has_news:
+        if not (self._outcomes.has_news or self._holdings.backlog.is_lagging):
             # Bases move also when nothing is published: truncation and the next takeover depend on them.
             return self._persisted_at + limits.lease_s
         # A full window waits for nothing but this.

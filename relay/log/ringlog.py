@@ -98,16 +98,15 @@ ORDER BY e.seq"""  # noqa: S608 (its parts are constants of this package)
 _RANGES: Final[LiteralString] = f"""
 SELECT w.number, e.* FROM unnest(
     %(groups)s::text[], %(hashes)s::bigint[], %(tiers)s::smallint[], %(tenants)s::text[],
-    %(afters)s::bigint[], %(zs)s::bigint[]
-) WITH ORDINALITY AS w (group_name, tenant_hash, tier, tenant, after, z, number)
+    %(los)s::text[]::pg_snapshot[], %(his)s::text[]::pg_snapshot[], %(afters)s::bigint[], %(zs)s::bigint[]
+) WITH ORDINALITY AS w (group_name, tenant_hash, tier, tenant, lo, hi, after, z, number)
 CROSS JOIN LATERAL (
     SELECT e.seq, {EVENT_COLUMNS} FROM outbox.event e
     WHERE e.tenant_hash = w.tenant_hash AND e.seq > w.after AND e.seq <= w.z AND e.tier = w.tier AND e.tenant = w.tenant
-      AND NOT pg_visible_in_snapshot(e.xid, %(lo)s::pg_snapshot)
-      AND pg_visible_in_snapshot(e.xid, %(hi)s::pg_snapshot)
+      AND NOT pg_visible_in_snapshot(e.xid, w.lo) AND pg_visible_in_snapshot(e.xid, w.hi)
       AND NOT coalesce(e.ordering_key IS NOT NULL AND e.ledger_at < (
           SELECT g.started_at FROM outbox.consumer_group g
-          WHERE g.group_name = w.group_name AND %(lo)s::pg_snapshot::text = '1:1:'), false)
+          WHERE g.group_name = w.group_name AND w.lo::text = '1:1:'), false)
     ORDER BY e.seq OFFSET 0
 ) e ORDER BY w.number, e.seq"""  # noqa: S608 (its parts are constants of this package)
 
@@ -279,7 +278,7 @@ async def rows_of(connection: Connection, stream: Stream, piece: Piece, after: i
 async def rows_of_all(
     connection: Connection, pieces: Sequence[tuple[Stream, Piece]], *, within_s: float
 ) -> Sequence[Sequence[Row]]:
-    """Read all rows of each of *pieces*, which are of one window and of which nothing was read, in one go."""
+    """Read all rows of each of *pieces*, of which nothing was read, in one go."""
     lanes = [stream.lane for stream, _ in pieces]
     parameters = {
         "groups": [lane.group for lane in lanes],
@@ -288,8 +287,8 @@ async def rows_of_all(
         "tenants": [lane.tenant for lane in lanes],
         "afters": [piece.after for _, piece in pieces],
         "zs": [piece.z for _, piece in pieces],
-        "lo": pieces[0][1].lo,
-        "hi": pieces[0][1].hi,
+        "los": [piece.lo for _, piece in pieces],
+        "his": [piece.hi for _, piece in pieces],
     }
     found: list[list[Row]] = [[] for _ in pieces]
     async with deadline(connection, within_s), connection.cursor(binary=True) as cursor:
