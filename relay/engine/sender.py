@@ -12,7 +12,6 @@ import structlog
 
 from outbox.backoff import Jitter, backoff_s
 from outbox.errors import BrokerUnavailable
-from outbox.naming import Lane
 from relay.decide.holdings import Holdings
 from relay.decide.pieces import Piece, Retry, Row, Sent, Stream
 from relay.decide.turns import WEIGHTS
@@ -158,7 +157,8 @@ class Sender:
         """Those of *due* that may be published now; what must wait is left for the next look."""
         room, room_bytes = self._limits.window - self._backlog.unpersisted, self._limits.batch_bytes
         chosen: list[Due] = []
-        tried: set[Lane] = set()
+        # Any one of a lane that is not proven: the first may be locked by somebody who takes his time over it.
+        probes = {one.lane: one.event_id for one in self._rng.sample(due, len(due))}
         for one in due:
             stream = self._backlog.stream_of(one.lane, tenant_hash=one.tenant_hash, bucket=one.bucket)
             if stream.held_until is not None or self._is_leaving(stream):
@@ -166,10 +166,8 @@ class Sender:
             if not self._directory.is_open(one.lane):
                 self._directory.want(stream)
                 continue
-            if not self._flight.is_proven(one.lane):
-                if stream.outstanding or one.lane in tried:
-                    continue
-                tried.add(one.lane)
+            if not self._flight.is_proven(one.lane) and (stream.outstanding or probes[one.lane] != one.event_id):
+                continue
             room_bytes -= one.payload_bytes
             if len(chosen) >= room or (chosen and room_bytes < 0):
                 break
