@@ -13,13 +13,13 @@ from admin.audit import Actor, named
 from admin.choices import AsJson, Yes, age, table
 from admin.control import Told
 from admin.prompt import ask
-from admin.times import moment
 from consumer.decide.control import Scope
 from outbox.errors import ConfigError, InvalidEvent, TenantRequired
 from outbox.event import Tier
 from outbox.naming import check_group, check_tenant, check_type
 from outbox.shell.console import console
 from outbox.shell.logs import harmless
+from outbox.shell.times import parse_moment
 
 _TIERS: Final = {tier.label: tier for tier in Tier}
 
@@ -146,10 +146,7 @@ def ends_of(for_: str | None, until: str | None) -> tuple[float | None, datetime
         raise typer.BadParameter("want --for or --until, got both")
     if until is None:
         return None if for_ is None else age("--for", for_).total_seconds(), None
-    time = moment("--until", until)
-    if time is None:
-        raise typer.BadParameter(f"--until: want a time to come, got {until!r}")
-    return None, time
+    return None, parse_moment("--until", until)
 
 
 def checked(groups: Sequence[str] | None) -> Sequence[str] | None:

@@ -1,9 +1,11 @@
 """The ``outbox-consumer`` command."""
 
 import asyncio
+import json
 import logging
 import os
-from typing import Annotated, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
 from uuid import UUID
 
 import typer
@@ -12,8 +14,15 @@ from consumer.api import Consumer
 from consumer.app import load_consumer
 from consumer.settings import PREFIX, ConsumerSettings, StatusSettings, read_tiers
 from outbox.errors import BrokerUnavailable, ConfigError
-from outbox.shell.exits import run_cli
+from outbox.naming import Lane
+from outbox.shell.exits import DONE, TRY_AGAIN, run_cli
+from outbox.shell.logs import harmless
 from outbox.shell.settings import BrokerName, load, shown
+from outbox.shell.times import parse_moment
+
+if TYPE_CHECKING:
+    from consumer.decide.verification import Wanted
+    from consumer.verify import Fleet, Verdict
 
 app: Final = typer.Typer(
     no_args_is_help=True,
@@ -127,11 +136,46 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
 ) -> None:
     """Say whether anything is stuck, whose it is, and why. Asks the database, and the broker if its address is set."""
-    # Of the consumer's settings it needs the addresses alone, and the others may be wrong or missing.
-    named = {name: os.environ[name] for name in _ADDRESSES if name in os.environ}
-    settings = load(StatusSettings, prefix=PREFIX, environment=named)
-    logging.disable()  # what libraries log of a failed connection says less than our one sentence
-    asyncio.run(_show_status(settings, group, as_json=as_json))
+    asyncio.run(_show_status(_status_settings(), group, as_json=as_json))
+
+
+@app.command()
+def verify(  # noqa: PLR0913 - a command's options are its arguments
+    *,
+    group: Annotated[str, typer.Option(help="Which group; the only one there is, if not given.")] = "",
+    version: Annotated[str | None, typer.Option(help="Only processes whose OUTBOX_CONSUMER_VERSION is this.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only processes started since, as 2026-11-29T12:00:00Z.")
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, help="At least so many of them.")] = 1,
+    settled: Annotated[
+        int, typer.Option(min=0, help="At least so many events settled by them; where none waits, 1 asks for none.")
+    ] = 1,
+    dead: Annotated[int, typer.Option(min=0, help="At most so many dead letters of kinds known before.")] = 0,
+    watch_s: Annotated[float, typer.Option("--watch", min=1, help="Seconds in which nothing may get worse.")] = 10.0,
+    within_s: Annotated[float, typer.Option("--within", min=1, help="Seconds to wait for all of it.")] = 120.0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of lines.")] = False,
+) -> int:
+    """Say whether a new fleet consumes and dead letters don't grow, before the old one is torn down: 0, or 75 if not.
+
+    It changes nothing and asks the database, and the broker if its address is set, until all is well or time is up.
+    """
+    from consumer.decide.verification import Wanted
+    from consumer.verify import Fleet
+
+    fleet = Fleet(version=version, since=None if since is None else parse_moment("--since", since))
+    wanted = Wanted(
+        group=group, fleet=str(fleet), processes=processes, settled=settled, dead=dead, watch_s=min(watch_s, within_s)
+    )
+    settings = _status_settings()
+    verdict = asyncio.run(_verify(settings, fleet, wanted, within_s=within_s))
+    if as_json:
+        typer.echo(json.dumps(verdict.to_json()))
+    else:
+        for one in verdict.findings:
+            step = f"; next: {one.do}" if one.do else ""
+            typer.echo(harmless(f"{'ok' if one.is_ok else 'NO':3}{one.name}: {one.says}{step}"))
+    return DONE if verdict.is_ok else TRY_AGAIN
 
 
 def main() -> None:
@@ -139,9 +183,40 @@ def main() -> None:
     run_cli(app, name="outbox-consumer")
 
 
-async def _show_status(settings: StatusSettings, group: str, *, as_json: bool) -> None:
-    import json
+def _status_settings() -> StatusSettings:
+    # Of the consumer's settings it needs the addresses alone, and the others may be wrong or missing.
+    named = {name: os.environ[name] for name in _ADDRESSES if name in os.environ}
+    logging.disable()  # what libraries log of a failed connection says less than our one sentence
+    return load(StatusSettings, prefix=PREFIX, environment=named)
 
+
+async def _verify(settings: StatusSettings, fleet: "Fleet", wanted: "Wanted", *, within_s: float) -> "Verdict":
+    from dataclasses import replace
+
+    from consumer import status as statuses
+    from consumer.brokers import ready_at
+    from consumer.store.desk import Desk
+    from consumer.verify import watch
+
+    name = "outbox-consumer verify"
+    if settings.broker == "rabbitmq" and settings.rabbitmq_url is None:
+        typer.echo("what lies in queues is not known: RABBITMQ_URL is not set", err=True)
+
+    async def depths(lanes: Sequence[Lane]) -> int:
+        return sum((await ready_at(settings, [lane.queue for lane in lanes], name=name) or {}).values())
+
+    desk = Desk(settings.database_url.get_secret_value(), name=name)
+    try:
+        async with desk.use() as connection:
+            known = _chosen(wanted.group, await statuses.groups(connection))
+            if len(known) != 1:
+                raise ConfigError(f"group: want one of {', '.join(known) or 'those that have run'}, got none")
+            return await watch(connection, fleet, replace(wanted, group=known[0]), depths=depths, within_s=within_s)
+    finally:
+        await desk.close()
+
+
+async def _show_status(settings: StatusSettings, group: str, *, as_json: bool) -> None:
     from consumer import status as statuses
     from consumer import status_text
     from consumer.brokers import ready_at
