@@ -13,10 +13,13 @@ import typer
 from admin import control_cli, dead_cli, deferred_cli, demo_cli, rebase_cli, replay_cli, result_cli, tenant_cli
 from admin import migrate as migrations
 from admin.audit import Actor, named
+from admin.choices import DryRun, Yes
+from admin.group_removal import remove, survey
 from admin.groups import Group, add_group, add_past_group, list_groups
 from admin.prompt import ask
-from admin.settings import database_url
+from admin.settings import broker_url, database_url
 from admin.times import moment
+from consumer.rabbitmq.connection import Address
 from outbox.errors import ConfigError
 from outbox.naming import check_group
 from outbox.shell.database import connect
@@ -111,6 +114,22 @@ def group_add(
     typer.echo(f"group {name} reads every event from {since.astimezone(UTC):%Y-%m-%d %H:%M:%S %Z} on")
 
 
+@group_app.command("remove")
+def group_remove(
+    name: Annotated[str, typer.Argument(help="A group whose consumers were stopped.")],
+    *,
+    actor: Actor = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Let a group read the log no more, and delete its queues, work rows and dead letters: they are never handled.
+
+    For a service that is gone, or has moved to another group. Choose another name for a new one: the ledger knows this
+    one's until its horizon has passed.
+    """
+    asyncio.run(_remove(name, actor=named(actor), is_sure=yes, dry_run=dry_run))
+
+
 @group_app.command("list")
 def group_list(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List the groups, and since when each reads the log."""
@@ -136,6 +155,19 @@ async def _add(name: str, *, actor: str) -> None:
 async def _add_past(name: str, since: datetime | None, *, actor: str) -> datetime:
     async with await connect(database_url(), application_name="outbox") as connection:
         return await add_past_group(connection, name, since=since, actor=actor)
+
+
+async def _remove(name: str, *, actor: str, is_sure: bool, dry_run: bool) -> None:
+    async with await connect(database_url(), application_name="outbox") as connection:
+        found = await survey(connection, name)
+        what = f"{len(found.queues)} queues, {found.work} work rows, {found.dead} open dead letters"
+        typer.echo(f"group {name}: {what}, {found.deferred} deferred events")
+        if dry_run:
+            return
+        address = Address(url=broker_url(), name="outbox group remove")
+        if not is_sure:
+            ask(f"Remove group {name}, and never handle what is left of it?")
+        await remove(connection, address, found, actor=actor, tell=typer.echo)
 
 
 async def _list() -> list[Group]:

@@ -208,9 +208,10 @@ async def _verify(settings: StatusSettings, fleet: "Fleet", wanted: "Wanted", *,
     desk = Desk(settings.database_url.get_secret_value(), name=name)
     try:
         async with desk.use() as connection:
-            known = _chosen(wanted.group, await statuses.groups(connection))
+            # One that is named may have its first process yet to come.
+            known = [wanted.group] if wanted.group else await statuses.groups(connection)
             if len(known) != 1:
-                raise ConfigError(f"group: want one of {', '.join(known) or 'those that have run'}, got none")
+                raise ConfigError(f"--group: want one of {', '.join(known) or 'those that were added'}, got none")
             return await watch(connection, fleet, replace(wanted, group=known[0]), depths=depths, within_s=within_s)
     finally:
         await desk.close()

@@ -72,7 +72,7 @@ consumer = Consumer("default", policy=Policy(max_retries=2, base_s=0.2, budget=N
 async def book(event: Posted, ctx: Context, session: AsyncSession) -> None:
     """Write the effect; the first attempt of some events fails after that."""
     await session.execute(
-        sa.insert(effect).values(**_effect(event.posting_id, ctx), account=event.account, number=event.number)
+        sa.insert(effect).values(**effect_row(event.posting_id, ctx), account=event.account, number=event.number)
     )
     if event.stumbles and ctx.attempt == 1:
         raise Stumbled
@@ -81,7 +81,7 @@ async def book(event: Posted, ctx: Context, session: AsyncSession) -> None:
 @consumer.on(Noted)
 def file(event: Noted, ctx: Context, session: Session) -> None:
     """Write the effect, in a thread."""
-    session.execute(sa.insert(effect).values(**_effect(event.posting_id, ctx)))
+    session.execute(sa.insert(effect).values(**effect_row(event.posting_id, ctx)))
 
 
 def post(
@@ -112,5 +112,6 @@ def note(session: Session, *, tenant: str, tier: Tier, count: int = 1) -> None:
         outbox.emit(session, Noted(posting_id=row["id"]), tenant=tenant, tier=tier)
 
 
-def _effect(posting_id: UUID, ctx: Context) -> dict[str, object]:
+def effect_row(posting_id: UUID, ctx: Context) -> dict[str, object]:
+    """What every effect has."""
     return {"posting_id": posting_id, "tenant": ctx.tenant, "attempt": ctx.attempt, "pid": os.getpid()}

@@ -20,14 +20,18 @@ bill = sa.Table(
     sa.Column("number", sa.Integer),
 )
 consumer = Consumer("billing")
+# The same service as another group, which knows nothing of what the first has handled.
+green = Consumer("billing-2")
 
 
+@green.on(Posted)
 @consumer.on(Posted)
 async def charge(event: Posted, ctx: Context, session: AsyncSession) -> None:
     """Write one bill."""
     await session.execute(sa.insert(bill).values(_bill(event.posting_id, ctx, event.account, event.number)))
 
 
+@green.on(Noted)
 @consumer.on(Noted)
 async def charge_note(event: Noted, ctx: Context, session: AsyncSession) -> None:
     """Write one bill."""

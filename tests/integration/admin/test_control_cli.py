@@ -198,3 +198,22 @@ def test_a_weight_is_set_shown_and_taken_back(command: Command, app: App) -> Non
     assert command("tenant", "weight", "acme", "1")[0] == DONE
     assert parsed(command, "paused")[0]["weights"] == []
     assert app.execute("SELECT count(*) FROM consumer.audit WHERE action = 'control.weight'").fetchone() == (2,)
+
+
+def test_a_group_that_is_still_run_is_not_removed_and_one_that_is_not_says_what_would_go(
+    command: Command, app: App, migrated_database: str
+) -> None:
+    assert command("group", "remove", "search")[0] == CONFIGURATION
+    asyncio.run(fill(migrated_database))
+    code, output = command("group", "remove", "default", "--yes")
+    assert (code, output) == (
+        CONFIGURATION,
+        "outbox: group default: want no process of it alive, got 1; stop outbox-consumer first\n",
+    )
+    app.execute("DELETE FROM consumer.incarnation")
+    assert command("group", "remove", "default", "--dry-run") == (
+        DONE,
+        "group default: 2 queues, 5 work rows, 1 open dead letters, 0 deferred events\n",
+    )
+    assert command("group", "remove", "default")[0] != DONE
+    assert app.execute("SELECT count(*) FROM outbox.consumer_group").fetchone() == (1,)
