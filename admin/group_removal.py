@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, LiteralString
 
+from psycopg import sql
+
 from admin import audit
 from admin.choices import check_group_known
 from admin.groups import list_groups
@@ -70,17 +72,18 @@ async def survey(connection: Connection, group: str) -> Survey:
 
 
 async def remove(connection: Connection, address: Address, found: Survey, *, actor: str, tell: Tell) -> None:
-    """Remove the group that was *found*, and tell each step. Safe to break off; its queues may be left then.
+    """Remove the group that was *found*, and tell each step. Broken off, queues may be left: the audit names them.
 
     Raises:
         BrokerUnavailable: its queues are left; it reads the log no more.
     """
-    detail = {"queues": len(found.queues), "work": found.work, "dead": found.dead, "deferred": found.deferred}
+    detail = {"queues": list(found.queues), "work": found.work, "dead": found.dead, "deferred": found.deferred}
     with store_errors():
         async with connection.transaction():
             await connection.execute(_REMOVE, {"group": found.group})
-            for table in _TABLES if found.has_tables else ():
-                await connection.execute(f"DELETE FROM consumer.{table} WHERE group_name = %s", (found.group,))  # noqa: S608
+            for (table,) in await (await connection.execute(_TABLES)).fetchall():
+                emptying = _EMPTY.format(table=sql.Identifier("consumer", str(table)))
+                await connection.execute(emptying, {"group": found.group})
             await audit.record(connection, actor=actor, action="group.remove", group=found.group, detail=detail)
     tell(f"group {found.group} reads the log no more")
     async with QueueDesk.opened(address) as desk:
@@ -98,8 +101,6 @@ async def _rows(connection: Connection, query: LiteralString, group: str) -> Seq
     return await (await connection.execute(query, {"group": group})).fetchall()
 
 
-_TABLES: Final = ("work", "dead", "dead_owner", "key_position", "lane", "group_start", "control")
-
 _HAS_TABLES: Final = "SELECT WHERE to_regclass('consumer.work') IS NOT NULL"
 _LANES: Final = "SELECT tier, tenant FROM outbox.lane WHERE group_name = %(group)s ORDER BY 1, 2"
 _DEFERRED: Final = "SELECT count(*) FROM outbox.deferred WHERE group_name = %(group)s"
@@ -108,3 +109,10 @@ _KEPT: Final = """
            (SELECT count(*) FROM consumer.dead WHERE group_name = %(group)s AND resolution IS NULL)
 """
 _REMOVE: Final = "DELETE FROM outbox.consumer_group WHERE group_name = %(group)s"
+# Whatever a group has rows in, but for the ledger's partitions and the audit; none where the schema is elsewhere.
+_TABLES: Final = """
+    SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+    WHERE c.relnamespace = to_regnamespace('consumer') AND c.relkind = 'r' AND NOT c.relispartition
+      AND a.attname = 'group_name' AND c.relname <> 'audit' ORDER BY c.relname
+"""
+_EMPTY: Final = sql.SQL("DELETE FROM {table} WHERE group_name = %(group)s")
