@@ -14,12 +14,12 @@ from admin import control_cli, dead_cli, deferred_cli, demo_cli, rebase_cli, rep
 from admin import migrate as migrations
 from admin.audit import Actor, named
 from admin.choices import DryRun, Yes
+from admin.desks import desk
 from admin.group_removal import remove, survey
 from admin.groups import Group, add_group, add_past_group, list_groups
 from admin.prompt import ask
-from admin.settings import broker_url, database_url
+from admin.settings import database_url
 from admin.times import moment
-from consumer.rabbitmq.connection import Address
 from outbox.errors import ConfigError
 from outbox.naming import check_group
 from outbox.shell.database import connect
@@ -164,10 +164,10 @@ async def _remove(name: str, *, actor: str, is_sure: bool, dry_run: bool) -> Non
         typer.echo(f"group {name}: {what}, {found.deferred} deferred events")
         if dry_run:
             return
-        address = Address(url=broker_url(), name="outbox group remove")
+        opened = desk("outbox group remove")
         if not is_sure:
             ask(f"Remove group {name}, and never handle what is left of it?")
-        await remove(connection, address, found, actor=actor, tell=typer.echo)
+        await remove(connection, opened, found, actor=actor, tell=typer.echo)
 
 
 async def _list() -> list[Group]:

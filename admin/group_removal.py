@@ -6,7 +6,8 @@ go with their partitions, as all of them do: a group that is added again under t
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final, LiteralString
 
@@ -15,8 +16,7 @@ from psycopg import sql
 from admin import audit
 from admin.choices import check_group_known
 from admin.groups import list_groups
-from admin.offboarding import QueueDesk, Tell
-from consumer.rabbitmq.connection import Address
+from admin.offboarding import Desk, Tell
 from consumer.store import incarnation
 from outbox.errors import ConfigError
 from outbox.event import Tier
@@ -71,7 +71,14 @@ async def survey(connection: Connection, group: str) -> Survey:
     )
 
 
-async def remove(connection: Connection, address: Address, found: Survey, *, actor: str, tell: Tell) -> None:
+async def remove(
+    connection: Connection,
+    opened: Callable[[], AbstractAsyncContextManager[Desk]],
+    found: Survey,
+    *,
+    actor: str,
+    tell: Tell,
+) -> None:
     """Remove the group that was *found*, and tell each step. Broken off, queues may be left: the audit names them.
 
     Raises:
@@ -86,7 +93,7 @@ async def remove(connection: Connection, address: Address, found: Survey, *, act
                 await connection.execute(emptying, {"group": found.group})
             await audit.record(connection, actor=actor, action="group.remove", group=found.group, detail=detail)
     tell(f"group {found.group} reads the log no more")
-    async with QueueDesk.opened(address) as desk:
+    async with opened() as desk:
         gone_since = time.monotonic()
         while time.monotonic() < gone_since + _GONE_S:
             for queue in found.queues:

@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Final
 
@@ -12,15 +11,13 @@ import typer
 from admin import control, control_cli, tenant_status, tenant_text
 from admin.audit import Actor, named
 from admin.choices import AsJson
-from admin.offboarding import Desk, find, keep, offboard
-from admin.offboarding_postgres import PostgresDesk
-from admin.offboarding_rabbitmq import RabbitDesk
+from admin.desks import desk
+from admin.offboarding import find, keep, offboard
 from admin.prompt import ask
-from admin.settings import broker_url, database_url, settings
+from admin.settings import database_url, settings
 from admin.tenant_status import TenantStatus
-from consumer.brokers import queues_url, ready_at
+from consumer.brokers import ready_at
 from consumer.decide.control import WEIGHT_MAX, Scope
-from consumer.rabbitmq.connection import Address
 from outbox.errors import ConfigError, InvalidEvent, TenantRequired
 from outbox.naming import check_group, check_tenant
 from outbox.shell.console import console
@@ -165,17 +162,8 @@ async def _run(
             await keep(connection, lanes, actor=actor)
             typer.echo(f"kept {len(lanes)}")
             return
-        opened = _desk()
+        opened = desk("outbox tenant offboard")
         if not yes:
             ask(f"Delete {'it' if len(lanes) == 1 else f'these {len(lanes)}'} once worked off?")
         await offboard(connection, opened, lanes, actor=actor, within_s=within_s, tell=typer.echo)
         typer.echo(f"off-boarded {len(lanes)}")
-
-
-def _desk() -> Callable[[], AbstractAsyncContextManager[Desk]]:
-    """What opens a desk on the broker in the environment. Raises ConfigError if there is none."""
-    found = settings()
-    if found.broker == "postgres":
-        return lambda: PostgresDesk.opened(queues_url(found))
-    address = Address(url=broker_url(), name="outbox tenant offboard")
-    return lambda: RabbitDesk.opened(address)
