@@ -117,14 +117,13 @@ class Registry:
         self._by_type[handler.event_type] = (*others, replace(handler, checks=self.checks))
 
     def knows(self) -> dict[str, dict[str, tuple[int, int]]]:
-        """Every type and handler, with the oldest and the newest version that it reads."""
-        return {
-            event_type: {
-                handler.name: (versions.oldest, versions.newest)
-                for handler, versions in ((one, one.versions) for one in handlers)
-            }
-            for event_type, handlers in self._by_type.items()
-        }
+        """Every type and handler, with the oldest and the newest version that it reads; "" is any of the handlers."""
+        known: dict[str, dict[str, tuple[int, int]]] = {}
+        for event_type, handlers in self._by_type.items():
+            by_name = {one.name: (one.versions.oldest, one.versions.newest) for one in handlers}
+            oldest, newest = zip(*by_name.values(), strict=True)
+            known[event_type] = {"": (min(oldest), max(newest)), **by_name}
+        return known
 
     def check(self) -> None:
         """Return if upcasters and handlers fit. Raises ConfigError: one sentence says what does not."""

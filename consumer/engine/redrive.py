@@ -18,6 +18,7 @@ ACTOR: Final = "outbox-consumer"
 
 _IDLE_S: Final = 5.0
 _BUSY_S: Final = 1.0
+_GIVE_UP_S: Final = 15.0
 
 
 class Redrive:
@@ -34,6 +35,14 @@ class Redrive:
         self._per_s = per_s
         self._type_age = type_age
         self._log = structlog.get_logger("consumer.engine.redrive")
+
+    async def give_up(self) -> float:
+        """Let anybody have what no code that runs can read any more: it is a dead letter again, in sight."""
+        async with self._desk.use() as connection:
+            if left := await unknown.give_up(connection, self._engine.group, owner=self._lease.id):
+                self._log.warning("nobody reads what waits", rows=left)
+                self._engine.work_stored.set()
+        return _GIVE_UP_S
 
     async def run(self) -> float:
         """Replay a second's worth."""

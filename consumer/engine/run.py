@@ -364,6 +364,7 @@ def _jobs(parts: _Parts) -> list[Coroutine[object, object, None]]:
         again(parts.guard.end_marks),
         again(parts.suspects.look, wake=parts.guard.suspected),
         again(parts.redrive.run),
+        again(parts.redrive.give_up),
         again(parts.owned_growth.look),
         again(service.find_lanes),
         again(service.read_directory),

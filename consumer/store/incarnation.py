@@ -60,8 +60,8 @@ async def begin(
 
     Args:
         version: the build that runs, as whoever deploys calls it.
-        knows: by type and handler, the oldest and the newest version of a payload that it reads. What needs another is
-            left to others while there are any; one that does not say is given everything.
+        knows: by type and handler, the oldest and the newest version of a payload that it reads; the handler "" stands
+            for any. What needs another is left to others while there are any; one that does not say is given all.
         id: its id, if somebody is to know it before.
     """
     incarnation = uuid4() if id is None else id

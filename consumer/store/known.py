@@ -1,7 +1,7 @@
 """Which code may take a work row: the one that reads its version of the payload, as long as any such code runs.
 
-What a process's code cannot handle it would bury, so it is left to those who can, its retries too. If nobody lives who
-can, it is taken all the same after a minute, and becomes a dead letter that people see.
+What a process's code cannot handle it would bury, so it is left to those who can, its retries too. What nobody can
+any more is taken by anybody after a while (``unknown.give_up``), and becomes a dead letter that people see.
 """
 
 from typing import Final
@@ -13,19 +13,14 @@ from outbox.wire import DATA_VERSION
 
 _DIGITS_MAX: Final = 9
 
-#: True of the rows ``w`` that *owner*'s code reads.
+_MINE: Final = sql.SQL("(SELECT knows FROM consumer.incarnation WHERE id = %(owner)s)")
+#: True of the rows ``w`` that *owner*'s code reads, and may take. Old code beside new passes over the new code's whole
+#: backlog with each claim: what its type's newest version rules out is not looked at any closer.
 KNOWN: Final = sql.SQL("""
-    (w.needs_version IS NULL OR consumer.knows(
-        (SELECT knows FROM consumer.incarnation WHERE id = %(owner)s), w.type, w.handlers, w.needs_version))
-""")
-
-#: True of the rows ``w`` that *owner* may take.
-MAY_TAKE: Final = sql.SQL("""
-    ({known} OR (w.due_at < statement_timestamp() - make_interval(secs => 60) AND NOT EXISTS (
-        SELECT FROM consumer.incarnation i
-        WHERE i.group_name = w.group_name AND i.expires_at > statement_timestamp()
-          AND consumer.knows(i.knows, w.type, w.handlers, w.needs_version))))
-""").format(known=KNOWN)
+    (w.needs_version IS NULL OR CASE
+        WHEN NOT {mine} ? w.type OR w.needs_version > ({mine} -> w.type -> '' ->> 1)::integer THEN false
+        ELSE consumer.knows({mine}, w.type, w.handlers, w.needs_version) END)
+""").format(mine=_MINE)
 
 
 def needs_version(stored: Stored, handlers: tuple[str, ...] | None) -> int | None:

@@ -53,6 +53,14 @@ async def letters(
         return [dead_id for (dead_id,) in await cursor.fetchall()]
 
 
+async def give_up(connection: Connection, group: str, *, owner: UUID) -> int:
+    """Let anybody take the rows that are due for a minute and that nobody alive can read. Returns how many.
+
+    Done by the process that has run for longest; for others it does nothing.
+    """
+    return (await fresh(connection, _GIVE_UP, {"group": group, "owner": owner})).rowcount
+
+
 _LED: Final = """
     WITH RECURSIVE kind AS (
         (SELECT d.type, d.headers ->> 'ce-dataversion' AS version FROM consumer.dead d
@@ -84,4 +92,29 @@ _LETTERS: Final = """
       AND consumer.knows(
           (SELECT knows FROM consumer.incarnation WHERE id = %(owner)s), d.type, d.handlers, %(number)s)
     ORDER BY d.id LIMIT %(limit)s
+"""
+
+# Kinds first: they are few, however many rows are late.
+_GIVE_UP: Final = """
+    WITH late AS MATERIALIZED (
+        SELECT DISTINCT w.type, w.handlers, w.needs_version FROM consumer.work w
+        WHERE w.group_name = %(group)s AND w.owner IS NULL AND w.needs_version IS NOT NULL
+          AND w.due_at < statement_timestamp() - make_interval(secs => 60)
+          AND (SELECT i.id FROM consumer.incarnation i
+               WHERE i.group_name = %(group)s AND i.expires_at > statement_timestamp()
+               ORDER BY i.started_at, i.id LIMIT 1) = %(owner)s
+    ), unread AS MATERIALIZED (
+        SELECT * FROM late WHERE NOT EXISTS (
+            SELECT FROM consumer.incarnation i
+            WHERE i.group_name = %(group)s AND i.expires_at > statement_timestamp()
+              AND consumer.knows(i.knows, late.type, late.handlers, late.needs_version))
+    )
+    UPDATE consumer.work SET needs_version = NULL WHERE group_name = %(group)s AND event_id = ANY(ARRAY(
+        SELECT w.event_id FROM consumer.work w JOIN unread
+            ON w.type = unread.type AND w.needs_version = unread.needs_version
+            AND w.handlers IS NOT DISTINCT FROM unread.handlers
+        WHERE w.group_name = %(group)s AND w.owner IS NULL
+          AND w.due_at < statement_timestamp() - make_interval(secs => 60)
+        ORDER BY w.event_id LIMIT 1000 FOR UPDATE OF w SKIP LOCKED
+    ))
 """

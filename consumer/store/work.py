@@ -16,7 +16,7 @@ from psycopg import sql
 from psycopg.rows import TupleRow
 
 from consumer.store import stored as stored_message
-from consumer.store.known import KNOWN, MAY_TAKE, needs_version
+from consumer.store.known import KNOWN, needs_version
 from consumer.store.plans import by_index, fresh
 from consumer.store.stored import Connection, Stored
 from outbox.errors import LeaseLost
@@ -264,7 +264,6 @@ def _compose(query: sql.SQL, *, condition: sql.SQL | None = None) -> bytes:
         condition=condition or sql.SQL(""),
         lane=_LANE,
         known=KNOWN,
-        may_take=MAY_TAKE,
     ).as_bytes()
 
 
@@ -320,7 +319,7 @@ _TAKE_DUE: Final = _compose(
         SELECT due.event_id FROM chosen CROSS JOIN share CROSS JOIN LATERAL (
             SELECT w.event_id FROM consumer.work w
             WHERE w.group_name = %(group)s AND w.owner IS NULL AND w.tier = chosen.tier AND w.tenant = chosen.tenant
-              AND w.due_at <= statement_timestamp() AND (w.reason = 'suspect') = %(suspects)s AND {may_take}
+              AND w.due_at <= statement_timestamp() AND (w.reason = 'suspect') = %(suspects)s AND {known}
             ORDER BY w.due_at LIMIT least(chosen.room, share.rows)
             FOR UPDATE SKIP LOCKED
         ) due
@@ -365,12 +364,14 @@ _MAKE_DUE: Final = """
 _EXISTS: Final = "SELECT event_id FROM consumer.work WHERE group_name = %(group)s AND event_id = ANY(%(events)s)"
 
 # The condition on attempts holds for every row. It names the index ``work_next``, which nothing else may be tempted by.
+# Behind a thousand rows that only other code reads nothing is looked for: there is always a next look, a second later.
 _SECONDS_TO_NEXT: Final = _compose(
     sql.SQL("""
-    SELECT extract(epoch FROM w.due_at - statement_timestamp()) FROM consumer.work w
-    WHERE w.group_name = %(group)s AND w.owner IS NULL AND w.attempts >= 0 AND w.reason <> 'suspect'
-      AND {known}
-    ORDER BY w.due_at LIMIT 1
+    SELECT extract(epoch FROM w.due_at - statement_timestamp()) FROM (
+        SELECT due_at, type, handlers, needs_version FROM consumer.work
+        WHERE group_name = %(group)s AND owner IS NULL AND attempts >= 0 AND reason <> 'suspect'
+        ORDER BY due_at LIMIT 1000
+    ) w WHERE {known} ORDER BY w.due_at LIMIT 1
     """)
 )
 

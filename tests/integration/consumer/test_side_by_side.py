@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import text
@@ -77,7 +77,7 @@ def open_letters(rig: Rig) -> int:
 async def process(connection: Connection, version: int) -> UUID:
     """A process that is alive, whose one handler reads versions up to *version*."""
     return await incarnation.begin(
-        connection, GROUP, host="here", pid=1, lease_s=60, knows={TYPE: {"bill": (1, version)}}
+        connection, GROUP, host="here", pid=1, lease_s=60, knows={TYPE: {"": (1, version), "bill": (1, version)}}
     )
 
 
@@ -163,9 +163,13 @@ async def test_what_nobody_alive_can_read_is_a_dead_letter_again_after_a_while(c
     assert await take(connection, old) == []
     assert await work.seconds_to_next(connection, GROUP, owner=old) is None
     assert await work.seconds_to_next(connection, GROUP, owner=new) == 0
+    assert await unknown.give_up(connection, GROUP, owner=old) == 0  # it is not late yet
     await connection.execute("UPDATE consumer.work SET due_at = due_at - interval '61 s'")
-    assert await take(connection, old) == []  # one that can read it is alive
+    assert await unknown.give_up(connection, GROUP, owner=old) == 0  # one that can read it is alive
     await incarnation.end(connection, new)
+    assert await unknown.give_up(connection, GROUP, owner=uuid4()) == 0  # one process does it
+    assert await take(connection, old) == []
+    assert await unknown.give_up(connection, GROUP, owner=old) == 1
     assert [row.event_id for row in await take(connection, old)] == [event.id]
 
 
