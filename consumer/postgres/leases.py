@@ -14,6 +14,7 @@ from outbox.shell.severed import Connection
 _BEGIN: Final = """
 INSERT INTO outbox_broker.lease (expires_at) VALUES (clock_timestamp() + make_interval(secs => %s)) RETURNING token
 """
+_DURABLY: Final = "SET LOCAL synchronous_commit = on"
 _RENEW: Final = """
 UPDATE outbox_broker.lease SET expires_at = clock_timestamp() + make_interval(secs => %s)
 WHERE token = %s AND expires_at > clock_timestamp()
@@ -31,8 +32,10 @@ _SHORTLY: Final = "SET LOCAL statement_timeout = '1s'"
 
 
 async def begin(connection: Connection, *, lease_s: float) -> int:
-    """Return the token of a new lease."""
-    row = await (await connection.execute(_BEGIN, (lease_s,))).fetchone()
+    """Return the token of a new lease, which nobody has had or will have, whatever crashes."""
+    async with connection.transaction():
+        await connection.execute(_DURABLY)
+        row = await (await connection.execute(_BEGIN, (lease_s,))).fetchone()
     assert row is not None  # noqa: S101 - RETURNING of one row
     token: int = row[0]
     return token

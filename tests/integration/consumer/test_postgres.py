@@ -13,6 +13,7 @@ from outbox.queues.session import connect
 from outbox.shell.severed import Connection
 from tests.support.brokers import PostgresBench, a_message, postgres_bench
 from tests.support.inbox import RecordingInbox
+from tests.support.plans import plan_of
 from tests.support.wait import until
 
 
@@ -210,3 +211,32 @@ async def test_a_lease_is_forgotten_when_it_ran_out_long_ago_and_holds_nothing(
 async def test_queues_that_were_never_migrated_are_named(database: str) -> None:
     with pytest.raises(SchemaMissing, match="run 'outbox migrate'"):
         await connect(database, name="test", within_s=5.0)
+
+
+async def test_the_plan_of_a_claim_that_was_made_on_an_empty_queue_stays_right_when_it_is_full(
+    bench: PostgresBench, other: Connection
+) -> None:
+    """What is asked of a queue is found by its index, from where it is looked for on, and nothing else is read."""
+    await bench.declare("q")
+    token = await leases.begin(other, lease_s=60.0)
+    for _ in range(10):  # beyond the number of runs after which a server may choose a generic plan
+        assert not await taken(other, token, 100)
+    (queue_id,) = (await standing.ids(other, ["q"])).values()
+    await other.execute(
+        """insert into outbox_broker.message
+               (queue_id, routing_key, message_id, type, app_id, content_type, headers, body)
+           select %s + n %% 2, 'q', n, 't', 'a', 'c', '{}', '' from generate_series(1, 40000) n""",
+        (queue_id,),
+    )
+    await other.execute("analyze outbox_broker.message")
+    (middle,) = await (
+        await other.execute("select min(seq) + 20000 from outbox_broker.message where queue_id = %s", (queue_id,))
+    ).fetchone() or (0,)
+    arguments = f"array[]::bigint[], array[]::bigint[], {token}, array[{queue_id}], array[{middle}], array[100], "
+    plan = await plan_of(other, "picked AS MATERIALIZED", f"{arguments} array[]::bigint[]")
+    scans = [node for node in plan if node.get("Relation Name") == "message"]
+    assert any(node["Node Type"] == "Index Scan" and node["Actual Rows"] == 100 for node in scans)
+    for node in scans:
+        assert node["Node Type"] in {"Index Scan", "ModifyTable"}, node
+        removed = node.get("Rows Removed by Filter", 0)
+        assert node["Actual Rows"] * node["Actual Loops"] + removed <= 100, node

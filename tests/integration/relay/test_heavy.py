@@ -11,7 +11,8 @@ from relay.decide.pieces import Part, Piece, Stream
 from relay.log import heavy, ringlog, store
 from relay.log.ringlog import Bounds
 from tests.integration.relay.running import App, emit
-from tests.integration.relay.test_plans import check, plan_of
+from tests.integration.relay.test_plans import check
+from tests.support.plans import plan_of
 
 EVERY = list(range(64))
 BOUNDS = Bounds(rows=40, bytes=1 << 24, seconds=10.0)

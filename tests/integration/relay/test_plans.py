@@ -1,7 +1,5 @@
 """The relay's plans do not depend on what the tables held when they were made."""
 
-import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,29 +11,10 @@ from relay.decide.pieces import Piece, Stream
 from relay.log import replays, ringlog, store
 from relay.log.ringlog import Bounds
 from tests.integration.relay.running import App, emit
+from tests.support.plans import plan_of
 
 BOUNDS = Bounds(rows=1000, bytes=1 << 24, seconds=10.0)
 EVERY = list(range(64))
-
-
-def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for child in plan.get("Plans", ()):
-        yield from nodes(child)
-
-
-async def plan_of(connection: store.Connection, mark: str, arguments: str) -> list[dict[str, Any]]:
-    """The nodes of the prepared statement whose text holds *mark*, as it runs now."""
-    row = await (
-        await connection.execute("select name from pg_prepared_statements where position(%s in statement) > 0", (mark,))
-    ).fetchone()
-    assert row is not None
-    found = await (
-        await connection.execute(f'explain (analyze, timing off, format json) execute "{row[0]}"({arguments})')
-    ).fetchone()
-    assert found is not None
-    plan = found[0] if isinstance(found[0], list) else json.loads(found[0])
-    return list(nodes(plan[0]["Plan"]))
 
 
 def check(plan: list[dict[str, Any]], *, index: str, rows_max: int) -> None:
