@@ -8,7 +8,7 @@ from consumer.decide.policy import Policy
 from consumer.decide.rules import Rule, check_rules
 from consumer.decide.versions import Upcast
 from consumer.ports import Alert
-from consumer.registry import Authorise, LedgerMode, Registry, read_handler, read_upcast
+from consumer.registry import Authorise, Isolation, LedgerMode, Registry, read_handler, read_upcast
 from outbox.errors import ConfigError
 from outbox.event import EventModel
 from outbox.naming import check_group
@@ -18,6 +18,7 @@ _R = TypeVar("_R")
 
 DEADLINE_S: Final = 60.0
 LedgerName: TypeAlias = Literal["transactional", "leased", "none"]
+IsolationName: TypeAlias = Literal["none", "process"]
 
 AlertHook: TypeAlias = Callable[[Alert], Awaitable[None] | None]
 """An app's own function that is told of alerts, async or not."""
@@ -82,7 +83,7 @@ class Consumer:
         self.alert_hooks.append(hook)
         return hook
 
-    def on(
+    def on(  # noqa: PLR0913 - each has a default
         self,
         event: type[EventModel] | str,
         *,
@@ -92,6 +93,7 @@ class Consumer:
         limits: Sequence[Limit] = (),
         deadline_s: float | None = None,
         ledger: LedgerName = "transactional",
+        isolation: IsolationName = "none",
         already_done: Callable[..., object] | None = None,
     ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         """Handle events of the type *event*, a model or a type's name. The function itself stays as it is.
@@ -114,6 +116,8 @@ class Consumer:
                 handler runs with no transaction open and without a session, and its completion counts only while this
                 process's lease does; ``ctx.fencing_token`` is the claim's. ``none``, for handlers that may well run
                 twice: the ledger is not asked.
+            isolation: ``process`` runs a leased handler in a process of a pool, alone there and killed at its deadline:
+                for handlers that keep Python's lock for long, or that may crash.
             already_done: of a leased handler, ``async def (event, ctx) -> bool`` with parameters like its own: asked
                 before every attempt but an event's first, as that one's effect may be there although nobody heard of
                 it. True completes the event without running the handler.
@@ -126,6 +130,8 @@ class Consumer:
             raise ConfigError(f"on: want an EventModel or a type's name, got {event!r}")
         if ledger not in tuple(LedgerMode):
             raise ConfigError(f"on: want ledger to be {', '.join(LedgerMode)}, got {ledger!r}")
+        if isolation not in tuple(Isolation):
+            raise ConfigError(f"on: want isolation to be {', '.join(Isolation)}, got {isolation!r}")
 
         own_rules = check_rules(rules, of="on")
         own_limits = check_limits(limits, of="on")
@@ -139,6 +145,7 @@ class Consumer:
                 deadline_s=deadline_s if deadline_s is not None else self._deadline_s,
                 rules=(*own_rules, *self._rules),
                 ledger=LedgerMode(ledger),
+                isolation=Isolation(isolation),
                 already_done=already_done,
             )
             self.registry.add(handler)

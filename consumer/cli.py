@@ -12,6 +12,7 @@ import typer
 
 from consumer.api import Consumer
 from consumer.app import load_consumer
+from consumer.registry import Isolation
 from consumer.settings import PREFIX, ConsumerSettings, StatusSettings, read_tiers
 from outbox.errors import BrokerUnavailable, ConfigError
 from outbox.naming import Lane
@@ -93,6 +94,14 @@ def suspect(app_name: AppName, incarnation: UUID, descriptor: int, *, broker: Br
     return asyncio.run(running)
 
 
+@app.command(hidden=True)
+def isolated(app_name: AppName, descriptor: int, *, broker: Broker = None) -> int:
+    """Run handlers that want a process of their own, one at a time; a running consumer starts it."""
+    from consumer.process import run_isolated
+
+    return asyncio.run(run_isolated(_load(app_name), _settings(broker=broker), descriptor=descriptor))
+
+
 @app.command()
 def check(app_name: AppName, *, broker: Broker = None) -> None:
     """Say whether app, settings, database and broker would do. Makes the group's own queues if need be."""
@@ -122,7 +131,7 @@ def handlers(app_name: AppName) -> None:
                 event_type,
                 one.name,
                 "plain" if one.model is None else f"{one.model.__name__} v{one.model.event_version}",
-                "async" if one.is_async else "sync",
+                ("async" if one.is_async else "sync") + (", isolated" if one.isolation is Isolation.PROCESS else ""),
                 str(one.policy.max_retries + 1),
                 f"{one.deadline_s:g} s",
             )

@@ -45,6 +45,8 @@ class Limits:
     work_per_lane: int = 10
     """Due work rows of one lane in hand, at most."""
     work_total: int = 100
+    isolated_max: int = 2
+    """Processes for handlers with ``isolation="process"``, each of which handles one event at a time."""
     abandoned_max: int = 5
     """Handlers that went on past their deadline and still run; with more the process drains and ends."""
     suspect_s: float = 120.0

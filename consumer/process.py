@@ -11,7 +11,8 @@ import structlog
 from consumer.api import Consumer
 from consumer.brokers import broker_at, exchange_at
 from consumer.engine.alone import run_suspect
-from consumer.engine.run import Readiness, run_consumer
+from consumer.engine.isolated import serve
+from consumer.engine.run import Programs, Readiness, run_consumer
 from consumer.engine.suspects import MARGIN_S, alone_s
 from consumer.metrics import register, register_fleet
 from consumer.settings import ConsumerSettings
@@ -109,6 +110,14 @@ async def run_alone(consumer: Consumer, settings: ConsumerSettings, *, incarnati
     return _leave_at_once(DONE)
 
 
+async def run_isolated(consumer: Consumer, settings: ConsumerSettings, *, descriptor: int) -> int:
+    """Run handlers one at a time for the process at the other end of *descriptor*, until it is gone."""
+    fields = {"isolated_pid": os.getpid()}
+    configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr, fields=fields)
+    await serve(consumer, await parent(descriptor))
+    return _leave_at_once(DONE)
+
+
 def _tell_webhook(consumer: Consumer, settings: ConsumerSettings) -> None:
     if settings.alert_url is not None:
         consumer.on_alert(WebhookAlerts(settings.alert_url.get_secret_value()).send)
@@ -130,7 +139,10 @@ async def _consume(
                 limits=settings.limits,
                 queue_kind=settings.queue_kind,
                 readiness=readiness,
-                alone=lambda incarnation: own_command("consumer", "suspect", *where, app_name, str(incarnation)),
+                programs=Programs(
+                    alone=lambda incarnation: own_command("consumer", "suspect", *where, app_name, str(incarnation)),
+                    isolated=lambda: own_command("consumer", "isolated", *where, app_name),
+                ),
             )
         finally:
             await exchange.close()

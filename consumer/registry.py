@@ -29,6 +29,13 @@ class LedgerMode(StrEnum):
     NONE = "none"  # not asked: the handler may run again
 
 
+class Isolation(StrEnum):
+    """What a handler shares with others while it runs. The value is what apps write."""
+
+    NONE = "none"  # the process
+    PROCESS = "process"  # nothing: it runs in a process that runs nothing else meanwhile
+
+
 class Role(Enum):
     """What one parameter of a handler is given."""
 
@@ -74,6 +81,7 @@ class Handler:
     rules: tuple[Rule, ...] = ()
     ledger: LedgerMode = LedgerMode.TRANSACTIONAL
     already_done: "Handler | None" = None
+    isolation: Isolation = Isolation.NONE
     checks: Checks = field(default_factory=Checks, compare=False, repr=False)
 
     @property
@@ -135,7 +143,7 @@ class Registry:
             self.checks.upcasters.check(event_type, newest=max(models, default=None))
 
 
-def read_handler(
+def read_handler(  # noqa: PLR0913 - what ``on`` is given
     function: Callable[..., object],
     event: type[EventModel] | str,
     *,
@@ -144,6 +152,7 @@ def read_handler(
     deadline_s: float,
     rules: Sequence[Rule] = (),
     ledger: LedgerMode = LedgerMode.TRANSACTIONAL,
+    isolation: Isolation = Isolation.NONE,
     already_done: Callable[..., object] | None = None,
 ) -> Handler:
     """Return what *function* is as a handler of *event*.
@@ -178,7 +187,12 @@ def read_handler(
         deadline_s=deadline_s,
         rules=tuple(rules),
         ledger=ledger,
+        isolation=isolation,
     )
+    if isolation is Isolation.PROCESS and ledger is not LedgerMode.LEASED:
+        raise ConfigError(
+            f"handler {label}: want isolation='process' with ledger='leased' only, got it with {ledger.value!r}"
+        )
     if ledger is LedgerMode.LEASED and handler.wants_session:
         raise ConfigError(
             f"handler {label}: want no session with ledger='leased', which runs with no transaction open, got one"

@@ -74,6 +74,7 @@ class ConsumerSettings(BaseModel):
     drain_s: Annotated[float, Field(ge=0, le=3_600)] = _DEFAULTS.drain_s
     work_per_lane: Annotated[int, Field(ge=1, le=1_000)] = _DEFAULTS.work_per_lane
     work_total: Annotated[int, Field(ge=1, le=10_000)] = _DEFAULTS.work_total
+    isolated_max: Annotated[int, Field(ge=1, le=256)] = _DEFAULTS.isolated_max
     abandoned_max: Annotated[int, Field(ge=0, le=10_000)] = _DEFAULTS.abandoned_max
     suspect_s: Annotated[float, Field(ge=1, le=86_400)] = _DEFAULTS.suspect_s
     suspect_memory_mb: Annotated[int, Field(ge=0, le=1_048_576)] = 1_024
@@ -110,6 +111,7 @@ class ConsumerSettings(BaseModel):
             work_per_lane=self.work_per_lane,
             work_total=self.work_total,
             version=self.version or "",
+            isolated_max=self.isolated_max,
             abandoned_max=self.abandoned_max,
             suspect_s=self.suspect_s,
             replay_unknown_per_s=self.replay_unknown_per_s,

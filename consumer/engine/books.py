@@ -21,10 +21,11 @@ from consumer.decide.report import Report, report_of, sentence
 from consumer.decide.rules import Pause, PauseHandler, PauseLane
 from consumer.engine.attempt import Handled, Raised, Result, Returned
 from consumer.engine.item import Item
+from consumer.engine.pool import ProcessDied
 from consumer.engine.verdict import Buried, Fate, Pending, entries_of, lets_key_pass, overtaken
 from consumer.outcome import DeadCategory
 from consumer.registry import Handler
-from consumer.store import claims, control, dead, gate, results, work
+from consumer.store import claims, control, dead, gate, results, start, work
 from consumer.store.connection import SlotConnection
 from consumer.store.dead import NewDead
 from consumer.store.ledger import Entry, Ledger, State
@@ -41,15 +42,18 @@ _VOID: tuple[str, ...] = ()
 @dataclass(slots=True)
 class Unwritten:
     """What attempts leave to be written beside the fates: the tokens of claims, by handler, that end with that; what
-    the ledger was not asked about; and what handlers returned.
+    the ledger was not asked about; what handlers returned; and whether the event has ended the process of one.
     """
 
     tokens: dict[str, int] = field(default_factory=dict)
     done: list[Entry] = field(default_factory=list)
     results: dict[str, str] = field(default_factory=dict)
+    has_killed: bool = False
 
     def add(self, handler: Handler, result: Result) -> None:
         """Take in how *handler* ended."""
+        if isinstance(result, Raised) and isinstance(result.error, ProcessDied):
+            self.has_killed = True
         match result:
             case Returned(token=int(token)) | Raised(token=int(token)):
                 self.tokens[handler.name] = token
@@ -80,6 +84,8 @@ class Books:
         async with _transaction(slot) as connection:
             entries = [replace(entry, token=unwritten.tokens.get(entry.handler)) for entry in entries_of(fates)]
             left = await self._ledger.record(connection, event, [*entries, *unwritten.done])
+            if unwritten.has_killed:
+                await start.blame(connection, self._group, event.id)
             fates = [overtaken(fate, left[fate.handler]) if fate.handler in left else fate for fate in fates]
             await claims.release_keys(connection, self._group, dict.fromkeys(unwritten.tokens.values(), event))
             if event.ordering is not None and lets_key_pass(fates, skips_dead=self._skips_dead):

@@ -28,6 +28,7 @@ from consumer.engine.loop import Engine
 from consumer.engine.modes import modes_of
 from consumer.engine.path import Path
 from consumer.engine.permits import Permits
+from consumer.engine.pool import Pool
 from consumer.engine.pump import Pump
 from consumer.engine.redrive import Redrive
 from consumer.engine.restraint import Restraint
@@ -86,6 +87,18 @@ class Readiness:
         return Check(is_ok=not self.engine.is_draining, detail="draining" if self.engine.is_draining else "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """The command lines of processes that this one starts.
+
+    *alone* runs suspects (``engine.alone``), by an incarnation of a given id; *isolated* is one of the pool's
+    (``engine.isolated``).
+    """
+
+    alone: Callable[[UUID], Sequence[str]]
+    isolated: Callable[[], Sequence[str]]
+
+
 async def run_consumer(  # noqa: PLR0913 - each is a part that the caller owns
     consumer: Consumer,
     broker: Broker,
@@ -96,12 +109,11 @@ async def run_consumer(  # noqa: PLR0913 - each is a part that the caller owns
     limits: Limits | None = None,
     queue_kind: QueueKind = "quorum",
     readiness: Readiness | None = None,
-    alone: Callable[[UUID], Sequence[str]] | None = None,
+    programs: Programs | None = None,
 ) -> None:
     """Run *consumer* until *stop* asks to drain, then drain and return. Cancelled, it ends at once, as a crash would.
 
-    *alone* is the command line of a process that runs one suspect (``engine.alone``), by an incarnation of a given id;
-    without it suspects wait for another process of the group.
+    Without *programs* suspects wait for another process of the group, and handlers that want a process run in this one.
 
     Raises:
         ConfigError: a limit does not fit, or the database refuses this user.
@@ -112,7 +124,7 @@ async def run_consumer(  # noqa: PLR0913 - each is a part that the caller owns
     bounds = limits if limits is not None else Limits()
     async with AsyncExitStack() as stack:
         alarm = Alarm(consumer.group, [HookAlerts(hook) for hook in consumer.alert_hooks])
-        parts = await _assemble(consumer, broker, exchange, database_url, bounds, stack, alarm=alarm, alone=alone)
+        parts = await _assemble(consumer, broker, exchange, database_url, bounds, stack, alarm=alarm, programs=programs)
         await exchange.declare_group(consumer.group, queue_kind)
         if readiness is not None:
             readiness.engine, readiness.controls = parts.engine, parts.controls
@@ -161,7 +173,7 @@ async def _assemble(
     stack: AsyncExitStack,
     *,
     alarm: Alarm,
-    alone: Callable[[UUID], Sequence[str]] | None,
+    programs: Programs | None,
 ) -> _Parts:
     name = f"outbox-consumer {consumer.group}"
     work, copies = [Desk(database_url, name=name) for _ in range(2)]
@@ -206,8 +218,11 @@ async def _assemble(
         desk = Desk(database_url, name=name)
         stack.push_async_callback(desk.close)
         permits = Permits(group=consumer.group, engine=engine, scheduler=scheduler, desk=desk, grace_s=limits.lease_s)
-    slots = tuple(Slot(database, number=number, abandoned=core.abandoned) for number in range(limits.slots))
+    pool = None if programs is None else Pool(programs.isolated, size=limits.isolated_max)
+    slots = tuple(Slot(database, number=number, abandoned=core.abandoned, pool=pool) for number in range(limits.slots))
     stack.push_async_callback(_close_all, slots)
+    if pool is not None:
+        stack.push_async_callback(pool.close)
     parking = SlotConnection(database)
     stack.push_async_callback(parking.close)
     # An engine's first connection sets it up, behind a lock of one event loop: made before sync slots bring theirs.
@@ -229,7 +244,12 @@ async def _assemble(
         copies=copies,
         payload_bytes_max=limits.payload_bytes_max,
     )
-    suspects = Suspects(group=consumer.group, desk=work, command=alone, within_s=alone_s(consumer, limits) + MARGIN_S)
+    suspects = Suspects(
+        group=consumer.group,
+        desk=work,
+        command=None if programs is None else programs.alone,
+        within_s=alone_s(consumer, limits) + MARGIN_S,
+    )
     redrive = Redrive(
         engine=engine,
         desk=work,

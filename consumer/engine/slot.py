@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from consumer.engine.abandoned import WATCH, Abandoned, Unstoppable, Watch
 from consumer.engine.attempt import Attempts, Job, Raised, Result
 from consumer.engine.calling import invoke
-from consumer.registry import Handler
+from consumer.engine.pool import Pool
+from consumer.registry import Handler, Isolation
 from consumer.store.connection import SlotConnection
 from outbox.event import Event
 
@@ -22,8 +23,14 @@ _JOIN_S: Final = 2.0
 class Slot:
     """A database connection on the engine's loop, and, once a sync handler was run, a thread with one of its own."""
 
-    def __init__(self, engine: AsyncEngine, *, number: int, abandoned: Abandoned | None = None) -> None:
-        """*abandoned* counts the handlers that could not be stopped at their deadline."""
+    def __init__(
+        self, engine: AsyncEngine, *, number: int, abandoned: Abandoned | None = None, pool: Pool | None = None
+    ) -> None:
+        """*abandoned* counts the handlers that could not be stopped at their deadline.
+
+        *pool* has the processes for handlers that want one; without it they run here: this process runs nothing else.
+        """
+        self._pool = pool
         self.number = number
         self.connection = SlotConnection(engine)
         self._engine = engine
@@ -52,6 +59,8 @@ class Slot:
 
     async def invoke(self, handler: Handler, event: Event, arguments: dict[str, object]) -> object:
         """Call *handler* where it may block if it does; no connection is opened for it."""
+        if handler.isolation is Isolation.PROCESS and self._pool is not None:
+            return await self._pool.call(handler, event, arguments)
         if handler.is_async:
             return await invoke(handler, event, arguments, abandoned=self._abandoned)
         return await self._in_thread(invoke(handler, event, arguments), Watch(handler.deadline_s), name=handler.name)

@@ -13,8 +13,8 @@ from uuid import UUID
 from consumer.store.plans import fresh
 from consumer.store.stored import Connection
 
-#: An incarnation that never lives: the mark of an event that was convicted, should it ever be replayed.
-_CONVICTED: Final = UUID(int=0)
+#: An incarnation that never lives: what it has begun is unended, whoever asks.
+_NOBODY: Final = UUID(int=0)
 
 
 class Begun(Enum):
@@ -44,6 +44,12 @@ async def begin_alone(connection: Connection, group: str, event_id: UUID, *, inc
     return int(row[0]) - 1
 
 
+async def blame(connection: Connection, group: str, event_id: UUID) -> None:
+    """Count a start of *event_id* in a process that ran nothing else and died: whoever begins it finds it unended."""
+    values = {"group": group, "event": event_id, "incarnation": _NOBODY}
+    await connection.execute(_BEGIN_ALONE, values)
+
+
 async def end(
     connection: Connection, group: str, event_ids: Collection[UUID], *, incarnations: Collection[UUID]
 ) -> None:
@@ -64,7 +70,7 @@ async def forgive(connection: Connection, incarnation: UUID) -> None:
 
 async def convict(connection: Connection, group: str, event_id: UUID) -> None:
     """Keep the mark of *event_id*: if it is ever handled again, by a process of its own and counted from the first."""
-    await fresh(connection, _CONVICT, {"group": group, "event": event_id, "nobody": _CONVICTED})
+    await fresh(connection, _CONVICT, {"group": group, "event": event_id, "nobody": _NOBODY})
 
 
 async def prune(connection: Connection, group: str, *, older_than: timedelta) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import psycopg
 
 from consumer.api import Consumer
-from consumer.engine.run import Readiness, run_consumer
+from consumer.engine.run import Programs, Readiness, run_consumer
 from consumer.limits import Limits
 from consumer.memory import MemoryBroker, MemoryExchange
 from consumer.ports import Broker, Exchange
@@ -153,6 +153,7 @@ class Rig:
         self.consumer = Consumer(GROUP)
         self.limits = replace(Limits(), lease_s=3.0, drain_s=10.0)
         self.queue_kind: topology.QueueKind = "quorum"
+        self.programs: Programs | None = None
         self._lanes: set[Lane] = set()
         self._processes: list[Process] = []
 
@@ -179,6 +180,7 @@ class Rig:
             limits=self.limits,
             queue_kind=self.queue_kind,
             readiness=readiness,
+            programs=self.programs,
         )
         process = Process(asyncio.create_task(running), stop, readiness)
         self._processes.append(process)

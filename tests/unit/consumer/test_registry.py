@@ -193,3 +193,17 @@ def test_the_modes_of_the_ledger_refuse_what_does_not_fit_them() -> None:
     handler = consumer.registry.handlers_of("a.b")[1]
     assert handler.already_done is not None
     assert handler.already_done.name.endswith("plain.already_done")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"isolation": "process"}, "want isolation='process' with ledger='leased' only, got it with 'transactional'"),
+        ({"isolation": "thread", "ledger": "leased"}, "want isolation to be none, process, got 'thread'"),
+    ],
+)
+def test_a_process_of_ones_own_is_for_leased_handlers(consumer: Consumer, options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+
+        @consumer.on(OrderPlaced, **options)
+        def bill(event: OrderPlaced) -> None: ...
