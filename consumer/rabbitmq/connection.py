@@ -1,7 +1,7 @@
 """Connections to RabbitMQ as both consumer adapters open them: plain ones, with deadlines, one error for all.
 
 What we lean on inside aiormq, held by tests/unit/consumer/test_rabbitmq_channel.py: the class attributes
-below, ``Connection.write_queue`` and ``Connection.channels``.
+below, ``Connection.write_queue``, ``Connection.channels``, and the reader that ``connect`` starts.
 """
 
 import asyncio
@@ -14,8 +14,10 @@ from typing import Final, TypeVar, cast
 import aiormq
 from aiormq.abc import ChannelFrame
 from aiormq.channel import Channel
+from aiormq.connection import FrameReceiver
 from yarl import URL
 
+from consumer.rabbitmq.reading import FrameReader
 from outbox.errors import BrokerUnavailable, ConfigError
 
 T = TypeVar("T")
@@ -55,6 +57,10 @@ class PlainConnection(aiormq.Connection):
     FRAME_BUFFER_SIZE = 0
     # Two missed heartbeats, as the protocol has it; three and the checking interval make it 3.5 heartbeats.
     HEARTBEAT_GRACE_MULTIPLIER = 2
+
+    async def _Connection__reader(self, frame_receiver: FrameReceiver) -> None:
+        """Read as aiormq does, but frames by the chunk."""
+        await super()._Connection__reader(FrameReader(frame_receiver.reader))  # type: ignore[misc]
 
 
 async def connect(address: Address) -> PlainConnection:
