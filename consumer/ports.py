@@ -109,7 +109,7 @@ class AlertKind(StrEnum):
     SECURITY = "security"  # a delivery was refused for a signature, a tenant or an authorisation
     POISON = "poison"  # an event ended the process that handled it, more than once
     UNKNOWN_TYPE = "unknown_type"  # events that no handler here knows are being buried
-    DEAD_GROWTH = "dead_growth"  # dead letters come faster than now and then
+    DEAD_GROWTH = "dead_growth"  # many events become dead letters
     KEY_BLOCKED = "key_blocked"  # a dead letter holds its ordering key
 
     @property

@@ -46,23 +46,25 @@ class Circuit:
         elif self.phase is Phase.RAMPING and now >= self._until + self._breaker.ramp_s:
             self.phase = Phase.CLOSED
 
-    def has_room(self, now: float) -> bool:
-        """Whether one more event may start now."""
+    def room(self, now: float) -> float:
+        """How many more events may start now; one, if it is a fraction."""
         match self.phase:
             case Phase.OPEN:
-                return False
+                return 0
             case Phase.PROBING:
-                return len(self._running) + self._passed < self._breaker.probes
+                return self._breaker.probes - len(self._running) - self._passed
             case Phase.RAMPING:
-                return self._started < self._allowed(now)
+                return self._allowed(now) - self._started
             case Phase.CLOSED:
-                return True
+                return math.inf
+
+    def has_room(self, now: float) -> bool:
+        """Whether one more event may start now."""
+        return self.room(now) > 0
 
     def is_paused(self) -> bool:
         """Whether nothing may start until time has passed, or a probe has ended."""
-        return self.phase is Phase.OPEN or (
-            self.phase is Phase.PROBING and len(self._running) + self._passed >= self._breaker.probes
-        )
+        return self.phase in {Phase.OPEN, Phase.PROBING} and not self.has_room(self._until)
 
     def started(self, ident: int) -> None:
         """An event that there was room for has started."""

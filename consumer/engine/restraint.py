@@ -32,11 +32,16 @@ _Name: TypeAlias = tuple[str, str]
 
 @dataclass(slots=True, kw_only=True)
 class _Open:
-    """A breaker that is not closed, and the events that wait for room in it."""
+    """A breaker that is not closed."""
 
     handler: Handler
     tenant: str | None
     circuit: Circuit
+
+    @property
+    def name(self) -> tuple[str, str, str | None]:
+        """What there is one breaker of."""
+        return self.handler.event_type, self.handler.name, self.tenant
 
 
 class Restraint:
@@ -114,9 +119,23 @@ class Restraint:
             (None, one.tenant, one.handler.event_type) for one in self._open.values() if one.circuit.is_paused()
         )
         has_changed, self._paused = paused != self._paused, paused
-        kept, self._kept = self._kept, []
         waits = [wait_s for one in self._open.values() if (wait_s := one.circuit.next_s(now)) is not None]
-        return kept, has_changed, min([_CALM_S, *(max(_TICK_S, wait_s) for wait_s in waits)])
+        return self._released(now), has_changed, min([_CALM_S, *(max(_TICK_S, wait_s) for wait_s in waits)])
+
+    def _released(self, now: float) -> list[Item]:
+        """What was kept from starting, as far as there is room; all of what is paused, for that is put off."""
+        room = {name: one.circuit.room(now) for name, one in self._open.items() if not one.circuit.is_paused()}
+        released, kept = [], []
+        for item in self._kept:
+            event_type = item.envelope.type if isinstance(item.envelope, Event) else ""
+            names = [one.name for one in self._of(event_type, item.lane.tenant)]
+            if all(room.get(name, 1) > 0 for name in names):
+                released.append(item)
+                room.update((name, room[name] - 1) for name in names if name in room)
+            else:
+                kept.append(item)
+        self._kept = kept
+        return released
 
     # ---------------------------------------------------------------- what follows from an attempt
 
@@ -167,7 +186,7 @@ class Restraint:
             return False
         recent.forget_failures(trip.tenant)
         one = _Open(handler=handler, tenant=trip.tenant, circuit=Circuit(handler.policy.breaker, now))
-        self._open[handler.event_type, handler.name, trip.tenant] = one
+        self._open[one.name] = one
         self._by_type[handler.event_type].append(one)
         self.changed.set()
         self._alert(
