@@ -228,7 +228,9 @@ async def test_a_process_that_drains_while_its_group_is_paused_ends(rig: Rig, co
 async def test_retries_of_a_paused_type_wait_and_take_no_room_from_others(rig: Rig, connection: Connection) -> None:
     fails = True
 
-    @rig.consumer.on("orders.order.failed", policy=Policy(max_retries=1000, base_s=0.01, max_wait_s=0.02))
+    @rig.consumer.on(
+        "orders.order.failed", policy=Policy(max_retries=1000, base_s=0.01, max_wait_s=0.02, budget=None, breaker=None)
+    )
     async def fail(event: Event, ctx: Context, session: AsyncSession) -> None:
         if fails:
             raise ConnectionError

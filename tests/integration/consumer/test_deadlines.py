@@ -16,7 +16,7 @@ from tests.support.engine import TYPE, Process, Rig, an_event, memory_rig
 from tests.support.wait import until
 
 INSERT = text("INSERT INTO effect (note) VALUES (:note)")
-AT_ONCE = Policy(base_s=0.01, max_wait_s=0.02)
+AT_ONCE = Policy(base_s=0.01, max_wait_s=0.02, budget=None, breaker=None)
 
 
 class OrderPlaced(EventModel, type=TYPE):

@@ -113,24 +113,6 @@ async def test_who_is_throttled_from_its_first_attempt_on_is_dead_when_its_time_
 # ------------------------------------------------------------------ the budget of retries
 
 
-async def test_a_thousand_failing_events_over_three_processes_get_exactly_the_set_number_of_attempts(rig: Rig) -> None:
-    """ag2ai/faststream#1488, Particular/NServiceBus.RabbitMQ#1259."""
-    runs: Counter[int] = Counter()
-
-    @rig.consumer.on(OrderPlaced, policy=replace(AT_ONCE, max_retries=1, budget=None, breaker=None))
-    async def bill(event: OrderPlaced) -> None:
-        runs[event.order_id] += 1
-        raise Down
-
-    for _ in range(3):
-        await rig.start()
-    await rig.publish(*(an_event(number, tenant=f"t{number % 50}") for number in range(1000)))
-    await rig.until(lambda: rig.count("consumer.dead") == 1000, deadline_s=100)
-    assert Counter(runs.values()) == {2: 1000}
-    assert rig.rows("SELECT DISTINCT state, attempts FROM consumer.ledger") == [("dead", 2)]
-    assert rig.count("consumer.work") == 0
-
-
 async def test_beyond_its_budget_a_tenants_events_are_dead_letters_and_those_with_a_key_wait(rig: Rig) -> None:
     runs: Counter[str] = Counter()
     alerts: list[Alert] = []

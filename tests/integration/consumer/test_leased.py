@@ -17,7 +17,7 @@ from tests.integration.consumer.conftest import Connect
 from tests.support.dead_letters import replay
 from tests.support.engine import GROUP, TYPE, Rig, an_event, memory_rig
 
-AT_ONCE = Policy(base_s=0.01, max_wait_s=0.02)
+AT_ONCE = Policy(base_s=0.01, max_wait_s=0.02, budget=None, breaker=None)
 IN_TRANSACTION = """
     SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
