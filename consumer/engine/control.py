@@ -15,6 +15,8 @@ from consumer.store import control as table
 from consumer.store.desk import Desk
 from consumer.store.put_off import release
 from consumer.store.stored import Connection
+from outbox.event import Tier
+from outbox.naming import Lane
 
 _POLL_S: Final = 1.0
 _POLL_MIN_S: Final = 0.02
@@ -77,6 +79,8 @@ class Controls:
             has_ended = self.apply(control)
             if await self._release(connection, has_ended=has_ended):
                 engine.work_stored.set()
+        heavy = [weight.tenant for weight in control.weights if weight.weight > 1]
+        engine.lanes.favour(Lane(group=self._group, tier=tier, tenant=tenant) for tenant in heavy for tier in Tier)
         if control.is_group_paused:
             await engine.suspend()
         else:

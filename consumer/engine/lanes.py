@@ -40,6 +40,7 @@ class Lanes:
         self._unattached: dict[str, _Known] = {}
         self._leaving: dict[str, _Known] = {}
         self._extras: dict[str, Tier] = {}
+        self._favoured: frozenset[Lane] = frozenset()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -140,10 +141,30 @@ class Lanes:
                     found.append((queue, self._slots[tier]))
         return found
 
+    def favour(self, lanes: Iterable[Lane]) -> None:
+        """*lanes*, and no others, are of tenants with a larger share, which would end at what a base consumer holds."""
+        self._favoured = frozenset(lanes)
+
+    def favoured(self) -> list[tuple[str, int]]:
+        """As ``hungry``, of favoured lanes that may have more waiting, whether a slot idles or not."""
+        found = []
+        for lane in self._favoured:
+            queue = lane.queue
+            is_known = queue in self._known and self._known[queue].is_attached
+            if is_known and queue not in self._extras and self._scheduler.unsettled(queue) >= self.prefetch:
+                self._extras[queue] = lane.tier
+                found.append((queue, self._slots[lane.tier]))
+        return found
+
     def contended(self, hands: Hands) -> list[str]:
-        """The queues whose extra consumer stands in others' way: their tier is full, and another lane waits."""
+        """The queues whose extra consumer stands in others' way: their tier is full, and another lane waits.
+
+        That of a favoured lane stays: it is to have more than others while they wait.
+        """
         found = []
         for queue, tier in list(self._extras.items()):
+            if self._known[queue].lane in self._favoured:
+                continue
             if self._scheduler.room(tier) == 0 and self._others(hands.waiting_in(tier), queue):
                 del self._extras[queue]
                 found.append(queue)

@@ -247,6 +247,8 @@ class Engine:
     async def relieve(self) -> None:
         """Charge for what runs long, and cancel the extra consumers that stand in others' way."""
         self.hands.charge(time.monotonic())
+        for wish in self.lanes.favoured():
+            self._wishes.put_nowait(wish)
         for queue in self.lanes.contended(self.hands):
             await self._broker.detach(queue, is_extra=True)
 

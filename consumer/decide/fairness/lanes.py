@@ -55,6 +55,10 @@ class Lanes:
         self._waiting[lane.tier] += change
         self._note(lane)
 
+    def unsettled(self, name: str) -> int:
+        """Return how many items of the lane are unsettled."""
+        return self._lanes[name].unsettled if name in self._lanes else 0
+
     def waiting(self, tier: Tier) -> int:
         """Return how many of the tier's lanes' items wait for nothing but a slot."""
         return self._waiting[tier]

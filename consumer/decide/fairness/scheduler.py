@@ -174,6 +174,10 @@ class Scheduler:
         """Return how many items of *tier* wait for nothing but a slot, as far as was found out."""
         return self._lanes.waiting(tier)
 
+    def unsettled(self, lane: str) -> int:
+        """Return how many items of *lane* are unsettled."""
+        return self._lanes.unsettled(lane)
+
     def tenants(self, tier: Tier) -> int:
         """Return how many tenants of *tier* are active, were a round ago, or owe something."""
         return len(self._rounds[tier].flows)

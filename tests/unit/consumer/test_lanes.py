@@ -129,6 +129,22 @@ def test_an_extra_consumer_stays_while_only_a_paused_lane_waits() -> None:
     assert world.lanes.contended(world.hands) == [BUSY.queue]
 
 
+def test_a_favoured_lane_gets_and_keeps_an_extra_consumer_while_others_wait() -> None:
+    world = World()
+    world.lanes.favour([BUSY, Lane(group="billing", tier=Tier.BULK, tenant="unknown")])
+    assert world.lanes.favoured() == []
+    world.deliver(QUIET, 7)
+    assert world.start() == 7
+    world.deliver(BUSY, 2)
+    world.deliver(QUIET, 2)
+    assert world.lanes.hungry() == []
+    assert world.lanes.favoured() == [(BUSY.queue, 7)]
+    assert world.lanes.favoured() == []
+    assert world.lanes.contended(world.hands) == []
+    world.lanes.favour([])
+    assert world.lanes.contended(world.hands) == [BUSY.queue]
+
+
 def test_lanes_that_were_let_go_are_attached_again_at_once() -> None:
     world = World()
     world.deliver(BUSY, 2)
