@@ -9,9 +9,10 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import Enum
-from types import SimpleNamespace
 from typing import Final, cast
 
+from consumer.decide.causes import read
+from consumer.decide.http_errors import answer_of, response_like
 from consumer.outcome import (
     Dead,
     DeadCategory,
@@ -54,8 +55,8 @@ def outcome_from_json(content: Mapping[str, object]) -> Outcome:
 def error_to_json(error: BaseException, *, levels: int = _CAUSES_MAX) -> dict[str, object]:
     """*error* and what caused it: its classes, its plain values and its trace."""
     state = {name: value for name, value in vars(error).items() if _is_plain(value)}
-    marks = {name: value for name in _MARKS if _is_plain(value := getattr(error, name, None)) and value is not None}
-    response = getattr(error, "response", None)
+    marks = {name: value for name in _MARKS if _is_plain(value := read(error, name)) and value is not None}
+    answer = answer_of(error)
     cause = getattr(error, "orig", None) or error.__cause__
     return {
         "classes": [[kind.__module__, kind.__qualname__] for kind in type(error).__mro__[:-2]],
@@ -63,7 +64,8 @@ def error_to_json(error: BaseException, *, levels: int = _CAUSES_MAX) -> dict[st
         "text": str(error)[:2000],
         "state": state | marks,
         "outcome": outcome_to_json(error.outcome) if isinstance(error, RetryLater | Dead) else None,
-        "response": None if response is None else _response_to_json(response),
+        "answer": None if answer is None else {"status": answer.status, "headers": _plain_headers(answer.headers)},
+        "code": None if answer is None else answer.code,
         "cause": error_to_json(cause, levels=levels - 1) if isinstance(cause, BaseException) and levels else None,
         "trace": "".join(traceback.format_exception(error)) if levels == _CAUSES_MAX else "",
     }
@@ -81,8 +83,9 @@ def error_from_json(content: Mapping[str, object]) -> BaseException:
             classes[0][1].rpartition(".")[2], (base,), {"__module__": classes[0][0], "__str__": lambda _: text}
         )(*args)
     state = dict(cast("dict[str, object]", content["state"]))
-    if content["response"] is not None:
-        state["response"] = SimpleNamespace(**cast("dict[str, object]", content["response"]))
+    if content["answer"] is not None:
+        answer = cast("dict[str, object]", content["answer"])
+        state["response"] = response_like(answer["status"], answer["headers"], code=content["code"])
     if content["outcome"] is not None:
         state["outcome"] = outcome_from_json(cast("dict[str, object]", content["outcome"]))
     for name, value in state.items():
@@ -112,15 +115,11 @@ def _rebuilt(module: str, name: str, args: tuple[object, ...]) -> BaseException 
     return error
 
 
-def _response_to_json(response: object) -> dict[str, object] | None:
-    status = getattr(response, "status_code", None) or getattr(response, "status", None)
-    if not isinstance(status, int):
-        return None
+def _plain_headers(headers: object) -> dict[str, str]:
     try:
-        headers = {str(name): str(value) for name, value in dict(getattr(response, "headers", {})).items()}
+        return {str(name): str(value) for name, value in dict(headers or {}).items()}  # type: ignore[call-overload]
     except (TypeError, ValueError):
-        headers = {}
-    return {"status_code": status, "headers": headers}
+        return {}
 
 
 def _is_plain(value: object) -> bool:

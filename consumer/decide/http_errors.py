@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from types import SimpleNamespace
 from typing import Final
 
 from consumer.decide.causes import fits, read
@@ -120,6 +121,13 @@ def answer_of(error: BaseException) -> Answer | None:
     if type(error).__name__ == "HTTPError":  # urllib
         return _answer(read(error, "code"), read(error, "headers"))
     return None
+
+
+def response_like(status: object, headers: object, *, code: object) -> object:
+    """Return what an error may have as its ``response``, so that ``answer_of`` finds *status*, *headers* and *code*."""
+    if code is None:
+        return SimpleNamespace(status_code=status, headers=headers)
+    return {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": headers}}
 
 
 def by_answer(answer: Answer, *, now: datetime | None) -> Failure | None:

@@ -1,5 +1,6 @@
 """What the errors of HTTP clients mean: the real libraries', and the shapes of those that are not installed here."""
 
+import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from email.message import Message
@@ -18,6 +19,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from consumer.decide.classify import classify
+from consumer.decide.crossing import error_from_json, error_to_json
 from consumer.decide.failure import Failure, FailureCategory
 from consumer.outcome import DeadCategory
 
@@ -192,6 +194,20 @@ def test_what_never_got_an_answer_means_what_its_class_says(error: BaseException
 )
 def test_a_service_of_aws_is_understood_by_its_own_code(code: str, category: FailureCategory) -> None:
     assert classify(of_botocore(400, {}, code=code)).category is category
+
+
+@every_client
+@pytest.mark.parametrize("status", [404, 429, 500])
+def test_an_error_means_the_same_after_it_has_crossed_into_another_process(client: Client, status: int) -> None:
+    error = client(status, {"Retry-After": "7"})
+
+    assert classify(error_from_json(json.loads(json.dumps(error_to_json(error))))) == classify(error)
+
+
+def test_the_code_of_an_aws_service_crosses_too() -> None:
+    error = of_botocore(400, {}, code="ThrottlingException")
+
+    assert classify(error_from_json(error_to_json(error))).category is FailureCategory.THROTTLED
 
 
 def test_an_apps_own_error_around_a_clients_means_what_the_clients_means() -> None:
