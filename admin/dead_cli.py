@@ -125,7 +125,7 @@ def replay_letters(
 ) -> None:
     """Have dead letters handled again from their first attempt on. What was done meanwhile is refused.
 
-    They are checked like any delivery: signature, payload, version, and whether it is still allowed. Safe to break off
+    They are checked like any delivery: envelope, payload, version, and whether it is still allowed. Safe to break off
     and to run again. `outbox dead list --state replayed` says how it went.
     """
     choice.check(everything=everything)

@@ -186,22 +186,22 @@ def test_an_export_that_fails_leaves_the_file_as_it_was(command: Command, letter
     assert (code, "want a file that can be written" in output) == (CONFIGURATION, True)
 
 
-def test_a_hundred_thousand_letters_are_listed_grouped_exported_and_replayed(
+def test_letters_by_the_ten_thousand_are_listed_grouped_exported_and_replayed(
     command: Command, letters: Letters, tmp_path: Path
 ) -> None:
-    letters.add(count=99_000)
+    letters.add(count=19_000)
     letters.add(count=1_000, fingerprint="f2")
     letters.rows("ANALYZE consumer.dead")
     assert len(listed(command, "--fingerprint", "f2", "--limit", "10")) == 10
-    assert [one["letters"] for one in json.loads(command("dead", "groups", "--json")[1])] == [99_000, 1_000]
+    assert [one["letters"] for one in json.loads(command("dead", "groups", "--json")[1])] == [19_000, 1_000]
     file = tmp_path / "letters.jsonl"
-    assert command("dead", "export", "-o", str(file))[1] == f"exported 100,000 to {file}\n"
+    assert command("dead", "export", "-o", str(file))[1] == f"exported 20,000 to {file}\n"
     with file.open() as lines:
         numbers = [json.loads(line)["id"] for line in lines]
     assert numbers == sorted(set(numbers))
-    assert len(numbers) == 100_000
+    assert len(numbers) == 20_000
     code, output = command("dead", "replay", "--all", "--dry-run")
-    assert output.endswith(" and 99,980 more\n")
+    assert output.endswith(" and 19,980 more\n")
     code, output = command("dead", "replay", "--all")
     assert (code, "want --yes where nobody can be asked" in output) == (USAGE, True)
     replay = ("dead", "replay", "--fingerprint", "f2", "--per-s", "100000", "--yes")
@@ -217,7 +217,7 @@ async def test_a_replay_that_is_killed_in_the_middle_loses_and_doubles_nothing_w
     settings = {"DATABASE_URL": migrated_database}
     for end in (ConsoleProcess.kill, ConsoleProcess.interrupt):
         before = letters.count("consumer.work")
-        process = processes.start("outbox", "dead", "replay", "--all", "--per-s", "10", settings=settings)
+        process = processes.start("outbox", "dead", "replay", "--all", "--per-s", "20", settings=settings)
 
         def has_begun(before: int = before) -> bool:
             return letters.count("consumer.work") > before
