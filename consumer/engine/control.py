@@ -13,7 +13,7 @@ from consumer.engine.restraint import Restraint
 from consumer.registry import Registry
 from consumer.store import control as table
 from consumer.store.desk import Desk
-from consumer.store.put_off import release
+from consumer.store.put_off import put_off_suspects, release
 from consumer.store.stored import Connection
 from outbox.event import Tier
 from outbox.naming import Lane
@@ -77,6 +77,8 @@ class Controls:
         async with self._desk.use() as connection:
             control = await table.read(connection, self._group)
             has_ended = self.apply(control)
+            if self._in_force:
+                await put_off_suspects(connection, self._group, paused=self._in_force)
             if await self._release(connection, has_ended=has_ended):
                 engine.work_stored.set()
         heavy = [weight.tenant for weight in control.weights if weight.weight > 1]

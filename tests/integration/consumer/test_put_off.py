@@ -5,15 +5,15 @@ from uuid import UUID, uuid4
 
 from consumer.decide.fairness import PauseScope
 from consumer.store import gate, work
-from consumer.store.put_off import put_off, release
+from consumer.store.put_off import put_off, put_off_suspects, release
 from consumer.store.stored import Connection
 from consumer.store.work import Reason
 from outbox.event import Event, Tier
 from tests.support.waiting_events import GROUP, an_event, keyed, new_work
 
 
-async def take(connection: Connection, owner: UUID) -> list[UUID]:
-    rows = await work.take_due(connection, GROUP, owner=owner, per_lane_limit=10, total=100)
+async def take(connection: Connection, owner: UUID, *, suspects: bool = False) -> list[UUID]:
+    rows = await work.take_due(connection, GROUP, owner=owner, per_lane_limit=10, total=100, suspects=suspects)
     return [row.event_id for row in rows]
 
 
@@ -64,6 +64,18 @@ async def test_the_end_of_one_pause_leaves_what_another_is_about(connection: Con
     assert set(await take(connection, uuid4())) == {events["free"].id, other.id}
     assert await release(connection, GROUP, paused=[(None, None, None)]) == 0
     assert await release(connection, GROUP, paused=[]) == 3
+
+
+async def test_a_suspect_that_is_paused_waits_too_and_stays_one(connection: Connection) -> None:
+    events = [an_event(tenant=tenant) for tenant in ("acme", "globex")]
+    await work.put(connection, [new_work(event, reason=Reason.SUSPECT) for event in events])
+    await work.put(connection, [new_work(an_event())])
+    assert await put_off_suspects(connection, GROUP, paused=[(None, "acme", events[0].type)]) == 1
+    assert await put_off_suspects(connection, GROUP, paused=[(None, "acme", None)]) == 0
+    assert await take(connection, uuid4(), suspects=True) == [events[1].id]
+    assert not await work.has_suspects(connection, GROUP)
+    assert await release(connection, GROUP, paused=[]) == 1
+    assert await take(connection, uuid4(), suspects=True) == [events[0].id]
 
 
 async def test_thousands_come_due_in_one_go(connection: Connection) -> None:
