@@ -61,7 +61,7 @@ async def _run(given: Servers) -> dict[str, float]:
             consumed[url].append(_COUNT / await _consume(given, url))
         print(f"round {number + 1}: published {published.values()} consumed {consumed.values()}", file=sys.stderr)
     rabbit, postgres = given.rabbitmq_url, given.database_url
-    alone, waiting, held_back = await _claims(given)
+    alone, waiting, held_back, look = await _claims(given)
     return {
         "publish_per_s": round(statistics.median(published[postgres])),
         "publish_over_rabbitmq": _ratio(published[postgres], published[rabbit]),
@@ -70,6 +70,7 @@ async def _run(given: Servers) -> dict[str, float]:
         "claim_ms": round(alone, 3),
         "waiting_ratio": round(waiting / alone, 3),
         "held_back_ratio": round(held_back / alone, 3),
+        "held_back_look_ms": round(look, 1),
     }
 
 
@@ -108,25 +109,28 @@ async def _consume(given: Servers, broker_url: str) -> float:
     return seconds
 
 
-async def _claims(given: Servers) -> tuple[float, float, float]:
-    """Milliseconds per claim, settled with the next: with few waiting, with many, and behind many that are settled."""
+async def _claims(given: Servers) -> tuple[float, float, float, float]:
+    """Milliseconds per claim, settled with the next: with few waiting, with many, and behind many that are settled.
+
+    Of the last also the first one, which looks from the queue's beginning.
+    """
     connection = await connect(given.database_url, name="bench", within_s=60.0, may_forget=True)
     lane = lanes(1)[0]
     queue_id = (await standing.ids(connection, [lane.queue]))[lane.queue]
     await connection.execute("TRUNCATE outbox_broker.message")
     await _fill(connection, queue_id, _CLAIMS * _CLAIMED)
-    alone = await _claim(connection, queue_id)
+    alone, _ = await _claim(connection, queue_id)
     await _fill(connection, queue_id, _WAITING)
-    waiting = await _claim(connection, queue_id)
+    waiting, _ = await _claim(connection, queue_id)
     async with await AsyncConnection.connect(given.database_url) as reader:
         # Its snapshot keeps vacuum from what is settled from now on.
         await reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         await reader.execute("SELECT 1")
         for _ in range((_WAITING - 2 * _CLAIMS * _CLAIMED) // (_CLAIMS * _CLAIMED)):
             await _claim(connection, queue_id)
-        held_back = await _claim(connection, queue_id)
+        held_back, look = await _claim(connection, queue_id)
     await connection.close()
-    return alone, waiting, held_back
+    return alone, waiting, held_back, look
 
 
 async def _fill(connection: Connection, queue_id: int, count: int) -> None:
@@ -138,7 +142,7 @@ async def _fill(connection: Connection, queue_id: int, count: int) -> None:
     )
 
 
-async def _claim(connection: Connection, queue_id: int) -> float:
+async def _claim(connection: Connection, queue_id: int) -> tuple[float, float]:
     token = await leases.begin(connection, lease_s=600.0)
     done: list[Place] = []
     after, times = 0, list[float]()
@@ -151,4 +155,4 @@ async def _claim(connection: Connection, queue_id: int) -> float:
         done, after = [one.place for one in claimed], claimed[-1].place.seq
     await claims.settle(connection, token, done)
     await leases.end(connection, token)
-    return statistics.median(times) * 1000
+    return statistics.median(times) * 1000, times[0] * 1000

@@ -2,15 +2,20 @@
 
 import re
 
+import pytest
+
 from tests.scenarios.world import World
 from tests.support.processes import Processes
+
+# Alone each takes under half a minute.
+pytestmark = pytest.mark.timeout(300)
 
 _VERDICT = re.compile(r"committed ([\d,]+), handled ([\d,]+), duplicates suppressed [\d,]+, lost 0")
 
 
 async def test_the_demo_needs_nothing_but_the_package_and_loses_nothing(processes: Processes) -> None:
     demo = processes.start("outbox", "demo")
-    assert await demo.ended(deadline_s=110.0) == 0, demo.output
+    assert await demo.ended(deadline_s=280.0) == 0, demo.output
     _assert_good(demo.output)
     assert "queues in it" in demo.output
 
@@ -18,7 +23,7 @@ async def test_the_demo_needs_nothing_but_the_package_and_loses_nothing(processe
 async def test_the_demo_runs_against_given_servers(processes: Processes, world: World) -> None:
     settings = {"DATABASE_URL": world.database_url, "RABBITMQ_URL": world.rabbitmq_url}
     demo = processes.start("outbox", "demo", settings=settings)
-    assert await demo.ended(deadline_s=90.0) == 0, demo.output
+    assert await demo.ended(deadline_s=280.0) == 0, demo.output
     _assert_good(demo.output)
     assert world.value("SELECT count(*) FROM demo.placed_order") == world.value(
         "SELECT count(DISTINCT order_id) FROM demo.shipment"
