@@ -15,6 +15,7 @@ from consumer.store import control
 from outbox.event import EventModel, Ordering
 from tests.integration.consumer.conftest import Connect
 from tests.support.engine import GROUP, TYPE, Rig, an_event, memory_rig
+from tests.support.rabbit_queues import rabbit_rig
 
 INSERT = text("INSERT INTO effect (note) VALUES (:note)")
 AT_ONCE = Policy(base_s=0.01, max_wait_s=0.02)
@@ -40,6 +41,12 @@ class Down(Exception):
 @pytest.fixture
 async def rig(migrated_database: str) -> AsyncIterator[Rig]:
     async with memory_rig(migrated_database) as rig:
+        yield rig
+
+
+@pytest.fixture
+async def rabbit(migrated_database: str, vhost: str) -> AsyncIterator[Rig]:
+    async with rabbit_rig(migrated_database, vhost, "quorum") as rig:
         yield rig
 
 
@@ -148,14 +155,14 @@ async def test_beyond_its_budget_a_tenants_events_are_dead_letters_and_those_wit
 # ------------------------------------------------------------------ the circuit breaker
 
 
-async def test_a_breaker_that_trips_during_a_burst_loses_nothing_and_charges_few(rig: Rig) -> None:
+async def test_a_breaker_that_trips_during_a_burst_loses_nothing_and_charges_few(rabbit: Rig) -> None:
     """JasperFx/wolverine#3680."""
     breaker = Breaker(calls_min=10, window_s=2, open_s=0.2, open_max_s=0.5, probes=2, ramp_s=0.5)
     alerts: list[Alert] = []
-    rig.consumer.on_alert(alerts.append)
+    rabbit.consumer.on_alert(alerts.append)
     done, failed_when_open = 0, 0
 
-    @rig.consumer.on(OrderPlaced, policy=Policy(base_s=0.05, breaker=breaker))
+    @rabbit.consumer.on(OrderPlaced, policy=Policy(base_s=0.05, breaker=breaker))
     async def bill(event: OrderPlaced, session: AsyncSession) -> None:
         nonlocal done, failed_when_open
         is_open = any(alert.kind is AlertKind.BREAKER_OPENED for alert in alerts)
@@ -165,41 +172,41 @@ async def test_a_breaker_that_trips_during_a_burst_loses_nothing_and_charges_few
         done += 1
         await session.execute(INSERT, {"note": str(event.order_id)})
 
-    await rig.start()
-    await rig.publish(*(an_event(number, tenant=f"t{number % 20}") for number in range(1200)))
-    await rig.until(lambda: rig.count("effect") == 1200, deadline_s=100)
-    assert len(set(rig.effects())) == 1200
-    await rig.until(lambda: rig.count("consumer.work") == 0)
-    await rig.until_settled()
-    assert rig.count("consumer.dead") == 0
-    assert rig.value("SELECT count(*) FROM consumer.ledger WHERE state = 'done'") == 1200
-    assert rig.value("SELECT count(*) FROM consumer.ledger WHERE attempts > 1") < 100
-    await rig.until(lambda: AlertKind.BREAKER_CLOSED in {alert.kind for alert in alerts})
+    await rabbit.start()
+    await rabbit.publish(*(an_event(number, tenant=f"t{number % 20}") for number in range(1200)))
+    await rabbit.until(lambda: rabbit.count("effect") == 1200, deadline_s=100)
+    assert len(set(rabbit.effects())) == 1200
+    await rabbit.until(lambda: rabbit.count("consumer.work") == 0)
+    await rabbit.until_settled()
+    assert rabbit.count("consumer.dead") == 0
+    assert rabbit.value("SELECT count(*) FROM consumer.ledger WHERE state = 'done'") == 1200
+    assert rabbit.value("SELECT count(*) FROM consumer.ledger WHERE attempts > 1") < 100
+    await rabbit.until(lambda: AlertKind.BREAKER_CLOSED in {alert.kind for alert in alerts})
 
 
-async def test_an_open_breaker_at_the_head_of_a_lane_blocks_no_other_type_behind_it(rig: Rig) -> None:
+async def test_an_open_breaker_at_the_head_of_a_lane_blocks_no_other_type_behind_it(rabbit: Rig) -> None:
     breaker = Breaker(calls_min=5, open_s=60)
     runs: list[int] = []
 
-    @rig.consumer.on(OrderPlaced, policy=Policy(breaker=breaker))
+    @rabbit.consumer.on(OrderPlaced, policy=Policy(breaker=breaker))
     async def bill(event: OrderPlaced) -> None:
         runs.append(event.order_id)
         raise Down
 
-    @rig.consumer.on(OrderShipped)
+    @rabbit.consumer.on(OrderShipped)
     async def thank(event: OrderShipped, session: AsyncSession) -> None:
         await session.execute(INSERT, {"note": "thanked"})
 
-    process = await rig.start()
+    process = await rabbit.start()
     assert process.readiness.engine is not None
-    await rig.publish(*(an_event(number) for number in range(100)))
-    await rig.publish(*(an_event(number, type=OTHER) for number in range(5)))
-    await rig.until(lambda: rig.effects() == ["thanked"] * 5)
+    await rabbit.publish(*(an_event(number) for number in range(100)))
+    await rabbit.publish(*(an_event(number, type=OTHER) for number in range(5)))
+    await rabbit.until(lambda: rabbit.effects() == ["thanked"] * 5)
     assert len(process.readiness.engine.restraint) == 1
-    assert len(runs) < 5 + rig.limits.slots + 1
+    assert len(runs) < 5 + rabbit.limits.slots + 1
     # What failed before it opened is charged; what it made wait is not.
-    assert rig.value("SELECT count(*) FROM consumer.ledger WHERE attempts > 0 AND state = 'retry'") < 5
-    assert rig.count("consumer.dead") == 0
+    assert rabbit.value("SELECT count(*) FROM consumer.ledger WHERE attempts > 0 AND state = 'retry'") < 5
+    assert rabbit.count("consumer.dead") == 0
 
 
 async def test_only_the_probes_start_while_a_breaker_finds_out(rig: Rig) -> None:
