@@ -9,10 +9,13 @@ from contextlib import asynccontextmanager
 import pytest
 import structlog
 
-from consumer import Alert, AlertKind
+from consumer import Alert, AlertKind, Consumer
 from consumer.engine.alarm import Alarm, HookAlerts
 from consumer.ports import Alerts
+from consumer.process import _tell_webhook
+from consumer.settings import PREFIX, ConsumerSettings
 from consumer.webhook import WebhookAlerts, WebhookRefused
+from outbox.shell.settings import load
 from tests.support.wait import until
 
 ALERT = Alert(kind=AlertKind.POISON, group="billing", text="it happened", tenant="acme", event_type="a.b", handler="h")
@@ -131,6 +134,17 @@ async def test_a_webhook_gets_what_happened_as_json_and_no_more() -> None:
         "text": "it happened",
         "count": 1,
     }
+
+
+async def test_a_process_tells_the_address_in_its_settings() -> None:
+    consumer = Consumer("billing")
+    async with Target(b"HTTP/1.1 200 OK\r\n\r\n") as target:
+        environment = {"DATABASE_URL": "postgresql://db/x", "RABBITMQ_URL": "amqp://mq/"}
+        environment["OUTBOX_CONSUMER_ALERT_URL"] = target.url
+        _tell_webhook(consumer, load(ConsumerSettings, prefix=PREFIX, environment=environment))
+        async with ringing(*map(HookAlerts, consumer.alert_hooks)) as alarm:
+            alarm.sound(AlertKind.POISON, "it happened")
+            await until(lambda: target.requests)
 
 
 async def test_a_webhook_follows_no_redirect() -> None:
