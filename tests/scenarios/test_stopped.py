@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from outbox import Tier
-from tests.scenarios import audit, bank, valve
+from tests.scenarios import audit, bank, caller, valve
 from tests.scenarios.world import World
 from tests.support.proxy import Proxy
 from tests.support.wait import until
@@ -114,6 +114,29 @@ async def _next_one_does_it_all(world: World, count: int) -> None:
     assert await second.end() == 0
     assert world.rows("SELECT DISTINCT attempt FROM effect") == [(1,)]
     assert audit.effects(world) == audit.GOOD
+
+
+async def test_a_leased_handler_that_wakes_after_its_lease_is_fenced_and_says_so(world: World) -> None:
+    """riverqueue/river#1302: a process that stood still woke, and overwrote what its successor had done meanwhile."""
+    world.execute(f"{valve.MAKE}; {caller.MAKE}")
+    engine = world.engine()
+    with Session(engine) as session, session.begin():
+        bank.note(session, tenant="acme", tier=Tier.STANDARD)
+    engine.dispose()
+    relay = world.relay()
+    frozen = world.consumer("tests.scenarios.caller:consumer")
+    await world.until_value("SELECT count(*) FROM call", 1, what="the handler to run")
+    frozen.process.freeze()
+    other = world.consumer("tests.scenarios.caller:consumer")
+    await world.until_value("SELECT count(*) FROM call", 2, what="another process to take over")
+    world.execute(valve.OPEN)
+    await world.until_value("SELECT state FROM consumer.ledger", "done")
+    frozen.process.thaw()
+    await frozen.process.line("claim lost")
+    assert [await relay.end(), await frozen.end(), await other.end()] == [0, 0, 0]
+    (first, second) = world.rows("SELECT token, attempt FROM call ORDER BY token")
+    assert world.rows("SELECT state, token, attempts FROM consumer.ledger") == [("done", second[0], 2)]
+    assert (first[1], second[1]) == (2, 2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
