@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 from uuid import UUID
 
 import typer
@@ -17,6 +17,9 @@ from consumer.store.stored import Connection
 from outbox.schema import DEFAULT_GROUP
 
 R = TypeVar("R")
+
+#: The largest number that a dead letter can have.
+ID_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,8 @@ def chooses(command: Callable[..., R]) -> Callable[..., R]:
 
 def _choice(  # noqa: PLR0913 - a command's options are its arguments
     dead_ids: Annotated[
-        list[int] | None, typer.Argument(metavar="[ID]...", help="The numbers that `outbox dead list` prints.")
+        list[int] | None,
+        typer.Argument(metavar="[ID]...", min=1, max=ID_MAX, help="The numbers that `outbox dead list` prints."),
     ] = None,
     *,
     group: Annotated[str, typer.Option("--group", "-g", help="Whose dead letters.")] = DEFAULT_GROUP,

@@ -14,7 +14,7 @@ import typer
 from admin import dead_tables, operators_cli
 from admin.audit import Actor, named
 from admin.choices import AsJson, DryRun, Everything, Yes, check_found, check_group_known
-from admin.dead_choice import Choice, chooses
+from admin.dead_choice import ID_MAX, Choice, chooses
 from admin.dead_export import line, plain, target, whole
 from admin.dead_run import Decide, Tally, in_batches, shown
 from admin.prompt import ask
@@ -40,6 +40,7 @@ Group = Annotated[str, typer.Option("--group", "-g", help="Whose dead letters.")
 
 _ASK_ABOVE: Final = 1_000
 _SHOWN: Final = 20
+_OWNER_CHARS_MAX: Final = 200
 
 
 @app.command("list")
@@ -49,7 +50,9 @@ def list_letters(
     *,
     state: Annotated[DeadState | None, typer.Option(help="Open ones if not given.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many, newest first.")] = 100,
-    before: Annotated[int | None, typer.Option(metavar="ID", help="Only those before this one: the next page.")] = None,
+    before: Annotated[
+        int | None, typer.Option(metavar="ID", min=1, max=ID_MAX, help="Only those before this one: the next page.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List dead letters, newest first: whose, what and why, and what became of those replayed. No payloads."""
@@ -94,13 +97,17 @@ def own(
     """Say whose the dead letters are that failed alike, those to come included."""
     if (owner is None) is not nobody:
         raise typer.BadParameter("want --owner NAME or --nobody, got " + ("both" if nobody else "neither"))
+    if owner is not None and not (owner.strip() and owner.isprintable() and len(owner) <= _OWNER_CHARS_MAX):
+        raise typer.BadParameter(f"--owner: want 1..{_OWNER_CHARS_MAX} printable characters, got {owner[:80]!r}")
     letters = asyncio.run(_own(group, fingerprint, owner, actor=named(actor)))
     typer.echo(f"{fingerprint}, {letters} open: {'nobody' if owner is None else owner} looks after them")
 
 
 @app.command()
 def show(
-    dead_id: Annotated[int, typer.Argument(metavar="ID", help="The number that `outbox dead list` prints.")],
+    dead_id: Annotated[
+        int, typer.Argument(metavar="ID", min=1, max=ID_MAX, help="The number that `outbox dead list` prints.")
+    ],
     *,
     payload: Annotated[bool, typer.Option("--payload", help="Print headers and payload too.")] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Print the stack trace, if there is one.")] = False,
@@ -249,13 +256,15 @@ async def _export(
     exported = 0
     async with _connected() as connection:
         letters = await _now(connection, choice, state)
+        total, _ = await dead_list.count(connection, letters)
+        # Before the first of them is out: whoever breaks it off has read some.
+        detail = {"letters": total, "payload": with_payload}
+        await audit.record(connection, actor=actor, action="dead.export", group=letters.group, detail=detail)
         with target(output) as file:
             async with dead_list.streamed(connection, letters, with_payload=with_payload) as found:
                 async for listed, message in found:
                     file.write(line(listed, message))
                     exported += 1
-            detail = {"letters": exported, "payload": with_payload}
-            await audit.record(connection, actor=actor, action="dead.export", group=letters.group, detail=detail)
     return exported
 
 

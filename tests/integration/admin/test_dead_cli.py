@@ -108,8 +108,17 @@ def test_every_way_to_choose_leaves_what_fits_in_every_command(command: Command,
     assert listed(command, "--newer-than", "1h", "--older-than", "10s") == [wanted - 1]
 
 
-def test_ages_and_pages_that_make_no_sense_are_usage(command: Command) -> None:
-    for arguments in (["list", "--older-than", "2 weeks"], ["replay", "--newer-than", "-1h"], ["list", "--limit", "0"]):
+def test_what_makes_no_sense_is_usage(command: Command) -> None:
+    for arguments in (
+        ["list", "--older-than", "2 weeks"],
+        ["replay", "--newer-than", "-1h"],
+        ["list", "--limit", "0"],
+        ["list", "--before", "0"],
+        ["replay", "9223372036854775808"],
+        ["show", "9223372036854775808"],
+        ["own", "f1", "--owner", " "],
+        ["own", "f1", "--owner", "a" * 201],
+    ):
         code, output = command("dead", *arguments)
         assert (code, len(output.splitlines())) == (USAGE, 1), output
     assert "want an age as 90s, 15m, 2h or 7d, got '2 weeks'" in command("dead", "list", "--older-than", "2 weeks")[1]
@@ -174,14 +183,17 @@ def test_payloads_are_shown_and_exported_only_when_asked_for_and_the_audit_tells
     assert audit == [("dead.export", "false"), ("dead.show", "true"), ("dead.export", "true")]
 
 
-def test_an_export_that_fails_leaves_the_file_as_it_was(command: Command, letters: Letters, tmp_path: Path) -> None:
+def test_an_export_that_fails_leaves_the_file_as_it_was_and_is_in_the_audit(
+    command: Command, letters: Letters, tmp_path: Path
+) -> None:
     file = tmp_path / "letters.jsonl"
     file.write_text("yesterday's")
     letters.add()
-    letters.rows("DROP TABLE consumer.audit")
-    assert command("dead", "export", "-o", str(file))[0] == CONFIGURATION
+    letters.rows("DROP FUNCTION consumer.is_replay_pending")  # what a list asks for
+    assert command("dead", "export", "--payload", "-o", str(file))[0] == CONFIGURATION
     assert file.read_text() == "yesterday's"
     assert list(tmp_path.iterdir()) == [file]
+    assert letters.rows("SELECT action, detail->>'letters' FROM consumer.audit") == [("dead.export", "1")]
     code, output = command("dead", "export", "-o", str(tmp_path / "nowhere" / "x"))
     assert (code, "want a file that can be written" in output) == (CONFIGURATION, True)
 
