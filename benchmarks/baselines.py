@@ -6,13 +6,17 @@ Both relays read a table of their own, shaped like the ones that such code uses,
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 from uuid import UUID
 
 import aio_pika
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
+from sqlalchemy import DateTime, Uuid, column, func, make_url, table
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from outbox.event import Event
 from outbox.topology import EVENTS_EXCHANGE
@@ -102,26 +106,56 @@ async def make_plain_ledger(pool: AsyncConnectionPool) -> None:
         )
 
 
-async def run_plain_consumer(dsn: str, url: str, queues: Sequence[str], *, count: int) -> float:
-    """Handle *count* messages: one INSERT ... ON CONFLICT each, a pool of 10, then the ack. Returns the seconds.
+Insert = Callable[[str], Awaitable[None]]
+"""Remembers a message by its id, committed when it returns."""
 
-    Time runs from the first delivery to the last ack.
+
+@asynccontextmanager
+async def _by_driver(dsn: str) -> AsyncIterator[Insert]:
+    async with AsyncConnectionPool(dsn, min_size=10, max_size=10, open=False) as pool:
+        await pool.wait()
+        await make_plain_ledger(pool)
+
+        async def insert(message_id: str) -> None:
+            async with pool.connection() as connection:
+                await connection.execute(PLAIN_INSERT, (message_id,))
+
+        yield insert
+
+
+@asynccontextmanager
+async def _by_session(dsn: str) -> AsyncIterator[Insert]:
+    async with AsyncConnectionPool(dsn, min_size=1, max_size=1, open=False) as pool:
+        await pool.wait()
+        await make_plain_ledger(pool)
+    engine = create_async_engine(make_url(dsn).set(drivername="postgresql+psycopg"), pool_size=10, max_overflow=0)
+    ledger = table("plain_ledger", column("event_id", Uuid), column("at", DateTime))
+    once = postgresql.insert(ledger).on_conflict_do_nothing()
+
+    async def insert(message_id: str) -> None:
+        async with AsyncSession(engine) as session, session.begin():
+            await session.execute(once.values(event_id=UUID(message_id), at=func.now()))
+
+    yield insert
+    await engine.dispose()
+
+
+async def run_plain_consumer(dsn: str, url: str, queues: Sequence[str], *, count: int, by_session: bool) -> float:
+    """Handle *count* messages: one INSERT ... ON CONFLICT each, ten connections, then the ack. Returns the seconds.
+
+    Time runs from the first delivery to the last ack. *by_session*: with a SQLAlchemy AsyncSession for each message,
+    else with psycopg alone.
     """
     began: float | None = None
     handled = 0
     done = asyncio.Event()
-    async with (
-        AsyncConnectionPool(dsn, min_size=10, max_size=10, open=False) as pool,
-        await aio_pika.connect(url) as broker,
-    ):
-        await pool.wait()
-        await make_plain_ledger(pool)
+    async with (_by_session if by_session else _by_driver)(dsn) as insert, await aio_pika.connect(url) as broker:
 
         async def handle(message: aio_pika.abc.AbstractIncomingMessage) -> None:
             nonlocal began, handled
             began = began or time.perf_counter()
-            async with pool.connection() as connection:
-                await connection.execute(PLAIN_INSERT, (message.message_id,))
+            assert message.message_id is not None
+            await insert(message.message_id)
             await message.ack()
             handled += 1
             if handled == count:

@@ -1,7 +1,8 @@
 """NAME=consumer: how fast messages are handled by a handler that does nothing, transactionally and leased, once each.
 
-Beside it, a hand-written consumer: aio-pika, one INSERT ... ON CONFLICT per message, a pool of ten connections. Both
-find the same messages in the same queues, each in a process of its own, round after round in turn.
+Beside it, two that are written by hand: aio-pika, one INSERT ... ON CONFLICT per message, a pool of ten connections,
+with psycopg alone and with a SQLAlchemy AsyncSession. All find the same messages in the same queues, each in a process
+of its own, round after round in turn.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from outbox.naming import Lane
 _COUNT = int(os.environ.get("BENCH_EVENTS", "20000"))
 _TENANTS = 20
 _ROUNDS = 3
+_WHICH = ("ours", "leased", "handwritten", "asyncsession")
 
 
 def main() -> dict[str, float]:
@@ -36,35 +38,26 @@ async def _run(given: Servers) -> dict[str, float]:
     mine = lanes(_TENANTS)
     await declare_lanes(given, mine, "classic")
     await tell_consumer(given, mine)
-    ours: list[float] = []
-    cpu_us: list[float] = []
-    leased: list[float] = []
-    leased_cpu_us: list[float] = []
-    handwritten: list[float] = []
+    per_s: dict[str, list[float]] = {which: [] for which in _WHICH}
+    cpu_us: dict[str, list[float]] = {which: [] for which in _WHICH}
     for number in range(_ROUNDS):
-        await asyncio.to_thread(_publish, given, mine)
-        answer = await _consume(given, "ours")
-        ours.append(_COUNT / answer["seconds"])
-        cpu_us.append(answer["cpu_s"] / _COUNT * 1e6)
-        await asyncio.to_thread(_publish, given, mine)
-        answer = await _consume(given, "leased")
-        leased.append(_COUNT / answer["seconds"])
-        leased_cpu_us.append(answer["cpu_s"] / _COUNT * 1e6)
-        await asyncio.to_thread(_publish, given, mine)
-        answer = await _consume(given, "handwritten")
-        handwritten.append(_COUNT / answer["seconds"])
-        print(
-            f"round {number + 1}: ours {ours} cpu {cpu_us} leased {leased} handwritten {handwritten}", file=sys.stderr
-        )
-    per_s, by_hand = statistics.median(ours), statistics.median(handwritten)
+        for which in _WHICH:
+            await asyncio.to_thread(_publish, given, mine)
+            answer = await _consume(given, which)
+            per_s[which].append(_COUNT / answer["seconds"])
+            cpu_us[which].append(answer["cpu_s"] / _COUNT * 1e6)
+        print(f"round {number + 1}: per s {per_s}, cpu us {cpu_us}", file=sys.stderr)
+    speed = {which: statistics.median(per_s[which]) for which in _WHICH}
     return {
-        "per_s": round(per_s),
-        "handwritten_per_s": round(by_hand),
-        "over_handwritten": round(per_s / by_hand, 3),
-        "cpu_us": round(statistics.median(cpu_us), 1),
-        "leased_per_s": round(statistics.median(leased)),
-        "leased_over_handwritten": round(statistics.median(leased) / by_hand, 3),
-        "leased_cpu_us": round(statistics.median(leased_cpu_us), 1),
+        "per_s": round(speed["ours"]),
+        "handwritten_per_s": round(speed["handwritten"]),
+        "asyncsession_per_s": round(speed["asyncsession"]),
+        "over_handwritten": round(speed["ours"] / speed["handwritten"], 3),
+        "over_asyncsession": round(speed["ours"] / speed["asyncsession"], 3),
+        "cpu_us": round(statistics.median(cpu_us["ours"]), 1),
+        "leased_per_s": round(speed["leased"]),
+        "leased_over_handwritten": round(speed["leased"] / speed["handwritten"], 3),
+        "leased_cpu_us": round(statistics.median(cpu_us["leased"]), 1),
     }
 
 

@@ -1,4 +1,4 @@
-"""One consumer in a process of its own: ours, or the one written by hand. Prints one JSON line and ends.
+"""One consumer in a process of its own: ours, or one written by hand. Prints one JSON line and ends.
 
 Time runs from the first delivery to the last acknowledgement; CPU time is the whole process's in between.
 """
@@ -136,8 +136,9 @@ async def main(which: str, database_url: str, broker_url: str, count: int, tenan
         seconds, cpu = await run_ours(database_url, broker_url, count=count, ledger="leased", limits=limits)
     else:
         cpu_began = time.process_time()
+        queues = [lane.queue for lane in lanes(tenants)]
         seconds = await run_plain_consumer(
-            database_url, broker_url, [lane.queue for lane in lanes(tenants)], count=count
+            database_url, broker_url, queues, count=count, by_session=which == "asyncsession"
         )
         cpu = time.process_time() - cpu_began
     print(json.dumps({"seconds": seconds, "cpu_s": cpu}), flush=True)
