@@ -124,6 +124,13 @@ class Registry:
             )
         self._by_type[handler.event_type] = (*others, replace(handler, checks=self.checks))
 
+    def changed(self, change: Callable[[Handler], Handler]) -> "Registry":
+        """A registry of the same handlers as *change* makes them."""
+        other = Registry()
+        other.checks = self.checks
+        other._by_type = {name: tuple(map(change, handlers)) for name, handlers in self._by_type.items()}
+        return other
+
     def knows(self) -> dict[str, dict[str, tuple[int, int]]]:
         """Every type and handler, with the oldest and the newest version that it reads; "" is any of the handlers."""
         known: dict[str, dict[str, tuple[int, int]]] = {}
