@@ -1,6 +1,5 @@
 """The in-process broker as the relay's publisher and topology: no network, the same outcomes."""
 
-import asyncio
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from outbox.topology import (
 )
 from outbox.wire import encode
 from relay.announcement import announcement_message
+from relay.answers import Answers
 from relay.ports import Announcement, Category, Confirmed, Failed, LaneFault, Nacked, Outgoing, Settlement
 from relay.rabbitmq.frames import DEFAULT_BODY_BYTES_MAX, DEFAULT_FRAME_BYTES_MAX, Marshaller, TooLarge
 
@@ -45,8 +45,7 @@ class MemoryPublisher:
         self._frames = Marshaller(channel=1, frame_bytes_max=DEFAULT_FRAME_BYTES_MAX, body_bytes_max=body_bytes_max)
         self._connection: Connection | None = None
         self._waiting: deque[Outgoing] = deque()
-        self._settled: list[Settlement] = []
-        self._news = asyncio.Event()
+        self._answers = Answers()
         self._called: set[str] = set()
 
     @property
@@ -57,7 +56,7 @@ class MemoryPublisher:
     async def open(self) -> None:
         """See ``relay.ports.Publisher``."""
         await self.close()
-        connection = self._broker.connect(on_lost=self._news.set, on_blocked=self._blocked)
+        connection = self._broker.connect(on_lost=self._answers.ring, on_blocked=self._blocked)
         for name, kind in EXCHANGES.items():
             self._broker.declare_exchange(name, kind)
         own = f"outbox.roll_call.{next(_own_queues)}"
@@ -74,15 +73,7 @@ class MemoryPublisher:
 
     async def settlements(self, *, timeout_s: float) -> Sequence[Settlement]:
         """See ``relay.ports.Publisher``."""
-        if not self._settled and self._is_open:
-            self._news.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self._news.wait()
-        if not self._settled:
-            self._opened()
-        settled, self._settled = self._settled, []
-        return settled
+        return await self._answers.take(timeout_s=timeout_s, check_open=self._check_open, is_open=self._is_open)
 
     async def close(self) -> None:
         """See ``relay.ports.Publisher``."""
@@ -90,8 +81,7 @@ class MemoryPublisher:
             self._connection.close()
         self._connection = None
         self._waiting.clear()
-        self._settled.clear()
-        self._news.set()
+        self._answers.clear()
 
     async def declare(self, lanes: Sequence[Lane], *, patience_s: float = 10.0) -> Sequence[LaneFault]:  # noqa: ARG002
         """See ``relay.ports.LaneTopology``. It takes no time."""
@@ -117,9 +107,7 @@ class MemoryPublisher:
 
     def _publish(self, connection: Connection) -> None:
         while self._waiting and not self._broker.is_blocked:
-            self._settled.append(self._publish_one(connection, self._waiting.popleft()))
-        if self._settled:
-            self._news.set()
+            self._answers.add([self._publish_one(connection, self._waiting.popleft())])
 
     def _publish_one(self, connection: Connection, outgoing: Outgoing) -> Settlement:
         tag, key = outgoing.tag, outgoing.lane.routing_key
@@ -163,6 +151,9 @@ class MemoryPublisher:
     @property
     def _is_open(self) -> bool:
         return self._connection is not None and self._connection.is_open
+
+    def _check_open(self) -> None:
+        self._opened()
 
     def _opened(self) -> Connection:
         if self._connection is None or not self._connection.is_open:

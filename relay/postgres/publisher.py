@@ -22,6 +22,7 @@ from outbox.shell import severed
 from outbox.shell.severed import Connection
 from outbox.topology import EVENTS_EXCHANGE, QueueKind
 from outbox.wire import encode
+from relay.answers import Answers
 from relay.ports import Announcement, Category, Confirmed, Failed, LaneFault, Outgoing, Settlement
 from relay.postgres.bell import Bell
 from relay.postgres.topology import PostgresTopology
@@ -66,8 +67,7 @@ class PostgresPublisher:
         self._connection: Connection | None = None
         self._work: list[asyncio.Task[None]] = []
         self._waiting: deque[Outgoing] = deque()
-        self._settled: list[Settlement] = []
-        self._news = asyncio.Event()
+        self._answers = Answers()
         self._is_waiting = asyncio.Event()
         self._is_blocked = False
         self._called: set[str] = set()
@@ -100,15 +100,8 @@ class PostgresPublisher:
 
     async def settlements(self, *, timeout_s: float) -> Sequence[Settlement]:
         """See ``relay.ports.Publisher``."""
-        if not self._settled and self._is_open:
-            self._news.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self._news.wait()
-        if not self._settled:
-            self._check_open()
-        settled, self._settled = self._settled, []
-        return settled
+        is_open = self._connection is not None and self._lost is None
+        return await self._answers.take(timeout_s=timeout_s, check_open=self._check_open, is_open=is_open)
 
     async def close(self) -> None:
         """See ``relay.ports.Publisher``."""
@@ -123,10 +116,9 @@ class PostgresPublisher:
         await severed.close(connection)
         await self._topology.detach()
         self._waiting.clear()
-        self._settled.clear()
         self._is_blocked = False
         self._lost = None
-        self._news.set()
+        self._answers.clear()
 
     async def declare(self, lanes: Sequence[Lane], *, patience_s: float = 10.0) -> Sequence[LaneFault]:
         """See ``relay.ports.LaneTopology``. No lane is silent here: either all answer, or none does."""
@@ -157,7 +149,7 @@ class PostgresPublisher:
                         await connection.execute(_PROBE)
         except BrokerUnavailable as error:
             self._lost = error
-            self._news.set()
+            self._answers.ring()
 
     async def _has_more(self) -> bool:
         with suppress(TimeoutError):
@@ -181,7 +173,7 @@ class PostgresPublisher:
                 "payload", len(message.body), self._body_bytes_max
             )
             if reason:
-                self._settle([Failed(tag=outgoing.tag, category=Category.TOO_LARGE, reason=reason)])
+                self._answers.add([Failed(tag=outgoing.tag, category=Category.TOO_LARGE, reason=reason)])
                 continue
             room_bytes -= len(headers) + len(message.body)
             batch.append((outgoing.tag, Put(bound=key, routing_key=key, message=message, headers=headers)))
@@ -196,21 +188,14 @@ class PostgresPublisher:
                 if connection.closed or not _is_blocked(error):
                     raise
                 self._is_blocked = True
-                self._news.set()
+                self._answers.ring()
                 await asyncio.sleep(_BLOCKED_AGAIN_S)
             else:
                 break
         self._is_blocked = False
         self._bell.ring(Wake(queue_id=queue_id) for queue_id in queue_ids if queue_id is not None)
-        self._settle([_settlement(tag, one, queue_id) for (tag, one), queue_id in zip(batch, queue_ids, strict=True)])
-
-    def _settle(self, settlements: Sequence[Settlement]) -> None:
-        self._settled.extend(settlements)
-        self._news.set()
-
-    @property
-    def _is_open(self) -> bool:
-        return self._connection is not None and self._lost is None
+        answers = zip(batch, queue_ids, strict=True)
+        self._answers.add([_settlement(tag, one, queue_id) for (tag, one), queue_id in answers])
 
     def _check_open(self) -> None:
         if self._lost is not None:

@@ -62,6 +62,7 @@ async def test_a_message_is_taken_before_it_is_delivered(bench: PostgresBench, o
 async def test_what_a_dead_process_held_comes_again_in_its_place_once_its_lease_has_run_out(
     bench: PostgresBench, other: Connection
 ) -> None:
+    """janbjorge/pgqueuer#630"""
     await filled(bench, 3)
     assert len(await taken(other, await leases.begin(other, lease_s=1.0), 2)) == 2
     _, inbox = await consuming(bench)
@@ -73,7 +74,7 @@ async def test_what_a_dead_process_held_comes_again_in_its_place_once_its_lease_
 
 
 async def test_a_settlement_with_a_stale_token_does_nothing(bench: PostgresBench, other: Connection) -> None:
-    """It was taken over meanwhile: only who has it now may say that it is done, or hand it back."""
+    """riverqueue/river#1302: it was taken over meanwhile, and only who has it now may end it or hand it back."""
     await filled(bench, 1)
     stale, fresh = await leases.begin(other, lease_s=60.0), await leases.begin(other, lease_s=60.0)
     ((first,), again) = await taken(other, stale, 1), await taken(other, fresh, 1)
