@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from sqlalchemy import text
@@ -69,6 +70,26 @@ async def test_what_the_app_does_not_allow_is_refused_before_any_handler_and_wha
     assert sorted(rig.effects()) == ["billed", "thanked"]
     assert letters(rig) == [("security", "its actor has left", 1)]
     assert rig.rows("SELECT handlers FROM consumer.dead") == [(["bill", "thank"],)]
+
+
+@pytest.mark.parametrize("ledger", ["leased", "none"])
+async def test_a_handler_with_effects_elsewhere_is_not_called_either(
+    rig: Rig, ledger: Literal["leased", "none"]
+) -> None:
+    called: list[int] = []
+
+    @rig.consumer.authorise
+    def is_allowed(event: Event) -> bool:
+        return event.actor == "zoë"
+
+    @rig.consumer.on(OrderPlaced, ledger=ledger)
+    async def bill(event: OrderPlaced) -> None:
+        called.append(event.order_id)
+
+    await rig.start()
+    await rig.publish(replace(an_event(1), actor="zoë"), an_event(2))
+    await rig.until(lambda: called == [1] and letters(rig))
+    assert letters(rig) == [("security", "the app does not allow it", 1)]
 
 
 async def test_a_replay_and_a_retry_are_asked_about_again(rig: Rig, connect: Connect) -> None:
