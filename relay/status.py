@@ -10,10 +10,12 @@ import psycopg
 from outbox.event import Tier
 from relay.decide.shares import Peer, fair_share
 from relay.log import slots, store
+from relay.log.replay_requests import Request, requests
 from relay.log.rows import TIERS
 
 _ASK_S: Final = 60.0
 _DAY_S: Final = 86_400.0
+_REPLAYS_MAX: Final = 1_000
 
 _NOW: Final[LiteralString] = "SELECT clock_timestamp()"
 _GROUPS: Final[LiteralString] = "SELECT group_name, started_at FROM outbox.consumer_group ORDER BY group_name"
@@ -150,6 +152,8 @@ class Status:
     next_scheduled_at: datetime | None
     slots: Sequence[Slot]
     leaving: Sequence[Leaving]
+    replays: Sequence[Request]
+    """Those that are under way, the last first."""
 
 
 async def read(url: str, *, connect_s: float = 5.0) -> Status:
@@ -253,6 +257,7 @@ async def _read(connection: store.Connection) -> Status:
             Leaving(tenant=tenant, queues=queues, since=since)
             for tenant, queues, since in await _all(connection, _LEAVING)
         ],
+        replays=[one for one in await requests(connection, limit=_REPLAYS_MAX) if one.ended_at is None],
     )
 
 

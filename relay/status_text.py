@@ -1,7 +1,7 @@
 """A relay's status as people read it: what is wrong first, then tables."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from outbox.event import Tier
 from outbox.shell.logs import harmless
+from relay.log.replay_requests import Request
 from relay.status import Status, problems
 
 
@@ -59,11 +60,21 @@ def _tables(status: Status) -> Iterable[RenderableType]:
             since = row.since.isoformat(timespec="seconds")
             deferred.add_row(group.group, row.state, row.category, str(row.events), str(row.tenants), since, next_try)
     yield deferred
+    if status.replays:
+        yield _replays(status.replays)
     next_at = "-" if status.next_scheduled_at is None else status.next_scheduled_at.isoformat(timespec="seconds")
     yield Text(f"scheduled: {status.scheduled}, of which due: {status.scheduled_due}, next at: {next_at}")
     size_mb = sum(slot.size_bytes for slot in status.slots) / 1_000_000
     oldest_days = max((slot.oldest_s for slot in status.slots), default=0.0) / 86_400
     yield Text(f"log: {size_mb:.1f} MB in {len(status.slots)} slots, the oldest event of {oldest_days:.1f} days ago")
+
+
+def _replays(running: Sequence[Request]) -> Table:
+    found = Table("number", "group", "published", "of", "a second", "tenants held", "problem", title="replays")
+    for one in running:
+        counts = (str(one.published), str(one.events), str(one.per_s), str(one.held_tenants))
+        found.add_row(str(one.id), one.group, *counts, harmless(one.problem or "-"))
+    return found
 
 
 def _plain(value: object) -> object:

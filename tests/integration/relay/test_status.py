@@ -10,7 +10,7 @@ from outbox.inprocess import InProcessBroker
 from relay import status
 from relay.status_text import as_json, render
 from tests.integration.relay.faulty_publisher import FaultyPublisher
-from tests.integration.relay.running import App, arrived, emit, running, schedule
+from tests.integration.relay.running import App, arrived, committed, emit, running, schedule
 
 
 async def test_without_a_relay_status_counts_what_waits_and_says_to_start_one(url: str, app: App) -> None:
@@ -63,10 +63,11 @@ async def test_a_tenant_that_is_behind_is_counted_from_its_own_position(
     url: str, app: App, broker: InProcessBroker
 ) -> None:
     publisher = FaultyPublisher(broker)
-    publisher.is_silent = lambda outgoing: outgoing.lane.tenant == "silent"
     async with running(url, broker, publisher=publisher) as relay:
-        emit(app, "silent", count=10)
-        app.commit()
+        committed(app, 1, "silent")
+        await relay.sees(lambda gauges: gauges.confirmed == 1 and gauges.unpersisted == 0)
+        publisher.is_silent = lambda outgoing: outgoing.lane.tenant == "silent"
+        committed(app, 10, "silent")
         await relay.sees(lambda gauges: gauges.in_flight == 10)
         others = emit(app, count=10)
         app.commit()
@@ -86,6 +87,23 @@ async def test_an_off_boarding_that_was_left_half_done_is_told(url: str, app: Ap
     app.commit()
     (problem,) = [one for one in status.problems(await status.read(url)) if "off-boarded" in one]
     assert problem.startswith("left: 2 queues are being off-boarded since 2")
+
+
+async def test_replays_that_are_under_way_are_shown_with_how_far_they_are(url: str, app: App) -> None:
+    app.execute(
+        """insert into outbox.replay (group_name, from_at, to_at, per_s, events, requested_by, after_hash, last_hash,
+               published, problem, ended_at)
+           values ('default', now() - interval '1 day', now(), 500, 300, 'ann', 0, 1, 120, 'its queue is full', null),
+                  ('default', now() - interval '1 day', now(), 500, 77, 'ann', 0, 1, 77, null, now())"""
+    )
+    app.commit()
+    found = await status.read(url)
+    assert [(one.events, one.published, one.problem) for one in found.replays] == [(300, 120, "its queue is full")]
+    (told,) = json.loads(as_json(found))["replays"]
+    assert (told["events"], told["published"]) == (300, 120)
+    text = io.StringIO()
+    Console(file=text, width=200).print(render(found))
+    assert "its queue is full" in text.getvalue()
 
 
 async def test_status_as_json_and_as_text_say_the_same(url: str, app: App) -> None:
