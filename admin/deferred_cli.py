@@ -47,6 +47,9 @@ Ids = Annotated[list[UUID] | None, typer.Argument(metavar="[ID]...", help="Which
 Group = Annotated[str | None, typer.Option("--group", "-g", help="Only what this group was to be sent.")]
 Category = Annotated[CategoryOf | None, typer.Option(help="Only those that failed in this way.")]
 InState = Annotated[State | None, typer.Option("--state", help="Only those in this state.")]
+Revive = Annotated[
+    bool, typer.Option("--revive", help="Those of off-boarded tenants too: their queues are made again.")
+]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="At most this many, oldest first.")]
 
 # Without ids, those that may still be published are no more discarded by accident than what is discarded already.
@@ -102,6 +105,7 @@ def retry_events(  # noqa: PLR0913 - a command's options are its arguments
     actor: Actor = None,
     dry_run: DryRun = False,
     everything: Everything = False,
+    revive: Revive = False,
     as_json: AsJson = False,
 ) -> None:
     """Have deferred events published as soon as a relay can, from their first attempt on, the dead ones too."""
@@ -111,7 +115,7 @@ def retry_events(  # noqa: PLR0913 - a command's options are its arguments
         return
     resolved = asyncio.run(
         _decide(
-            lambda connection: resolve.retry(connection, wanted, limit=limit),
+            lambda connection: resolve.retry(connection, wanted, limit=limit, revives=revive),
             action="deferred.retry",
             group=group,
             actor=named(actor),

@@ -47,6 +47,10 @@ WHERE group_name = %s AND ended_at IS NULL AND (tenant IS NULL OR tenant = %s)""
 _FORGET: Final = """
 DELETE FROM outbox.lane WHERE group_name = %s AND tier = %s AND tenant = %s AND quiet_at IS NOT NULL"""
 
+# The relay would try them again, and make the queue again for that. Voids stay: without them a key would stand still.
+_LAY_ASIDE: Final = """
+UPDATE outbox.deferred SET state = 'dead' WHERE group_name = %s AND tier = %s AND tenant = %s AND state = 'retry'"""
+
 Connection = database.Connection
 Tell = Callable[[str], None]
 
@@ -141,8 +145,11 @@ async def offboard(
             with store_errors():
                 async with connection.transaction():
                     await connection.execute(_FORGET, _key(one.lane))
+                    laid_aside = await connection.execute(_LAY_ASIDE, _key(one.lane))
                     await _record(connection, "tenant.offboarded", [one.lane], actor)
             tell(f"{one.lane.queue}: deleted")
+            if laid_aside.rowcount:
+                tell(f"{one.lane.queue}: {laid_aside.rowcount} deferred events are dead now: see outbox deferred list")
 
 
 async def _until_quiet(connection: Connection, lane: Lane, until: float) -> None:

@@ -118,8 +118,7 @@ class Outcomes:
     def due_again(self, now: float) -> list[Sent]:
         """End the holds that are over, and return what those lanes must be sent again first, in publishing order.
 
-        A lane that is not known to be well is asked for before, and held until it has answered; then the first goes
-        alone, and the lane is held until that is settled.
+        A lane that is not known to be well is asked for before, and held until it has answered.
         """
         due = [stream for stream in self._held if stream.held_until is not None and stream.held_until <= now]
         again: list[Sent] = []
@@ -127,13 +126,24 @@ class Outcomes:
             if stream.outstanding and not self._directory.is_declared(stream.lane):
                 self._ask(stream)
                 continue
-            owed = [sent for sent in self._flight.unsettled_of(stream) if sent.is_nacked or stream.is_faulty]
+            again += [sent for sent in self._flight.unsettled_of(stream) if sent.is_nacked or stream.is_faulty]
             self._release(stream)
-            if owed and not self._flight.is_proven(stream.lane):
-                del owed[1:]
-                self._hold(stream, math.inf)
-            again += owed
         return again
+
+    def try_first(self, sents: Sequence[Sent]) -> Collection[Stream]:
+        """Of lanes that are not proven let the first of *sents* go alone; return those lanes.
+
+        Each is held until that is settled, and then sent the others, which count as given back.
+        """
+        unproven = {stream for stream in {sent.stream for sent in sents} if not self._flight.is_proven(stream.lane)}
+        tried: set[Stream] = set()
+        for sent in sents if unproven else ():
+            if sent.stream in tried:
+                sent.is_nacked = True
+                self._hold(sent.stream, math.inf)
+            elif sent.stream in unproven:
+                tried.add(sent.stream)
+        return unproven
 
     def next_due(self) -> float:
         """When the next hold ends; infinite if none does by itself."""

@@ -157,8 +157,6 @@ class Sender:
         """Those of *due* that may be published now; what must wait is left for the next look."""
         room, room_bytes = self._limits.window - self._backlog.unpersisted, self._limits.batch_bytes
         chosen: list[Due] = []
-        # Any one of a lane that is not proven: the first may be locked by somebody who takes his time over it.
-        probes = {one.lane: one.event_id for one in self._rng.sample(due, len(due))}
         for one in due:
             stream = self._backlog.stream_of(one.lane, tenant_hash=one.tenant_hash, bucket=one.bucket)
             if stream.held_until is not None or self._is_leaving(stream):
@@ -166,7 +164,7 @@ class Sender:
             if not self._directory.is_open(one.lane):
                 self._directory.want(stream)
                 continue
-            if not self._flight.is_proven(one.lane) and (stream.outstanding or probes[one.lane] != one.event_id):
+            if stream.outstanding and not self._flight.is_proven(one.lane):
                 continue
             room_bytes -= one.payload_bytes
             if len(chosen) >= room or (chosen and room_bytes < 0):
@@ -297,9 +295,10 @@ class Sender:
     async def _send(self, sents: Sequence[Sent], *, is_again: bool = False) -> None:
         # All are launched before any is sent: if the connection is lost half-way they keep their order.
         self._flight.launch(sents, time.monotonic())
+        apart = self._outcomes.try_first(sents)
+        sents = [sent for sent in sents if not sent.is_nacked]
         self._gauges.published += len(sents)
         self._gauges.resent += len(sents) if is_again else 0
-        apart = {stream for stream in {sent.stream for sent in sents} if not self._flight.is_proven(stream.lane)}
         for start in range(0, len(sents), self._limits.batch):
             batch = [
                 Outgoing(tag=sent.tag, lane=sent.stream.lane, event=sent.row.event, is_apart=sent.stream in apart)

@@ -5,18 +5,29 @@ already, and only the relay will know. Rows are locked only while they are in no
 an operator either.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, LiteralString
 from uuid import UUID
 
+from outbox.naming import Lane
 from relay.log.deferred_list import FITS, IS_CLAIMED, DeferredFilter, parameters
+from relay.log.rows import TIERS
 from relay.log.store import Connection
 
 _BUSY: Final = "a relay is sending it at this moment, or somebody else decides about it; try again"
+_GONE: Final = "its tenant was off-boarded, and a retry would make its queue again; discard it, or add --revive"
 
 _CHOSEN: Final[LiteralString] = f"""
-SELECT d.group_name, d.id FROM outbox.deferred d WHERE {FITS} ORDER BY d.first_failed_at, d.id LIMIT %(limit)s"""  # noqa: S608 (its parts are constants)
+SELECT d.group_name, d.id, d.tier, d.tenant FROM outbox.deferred d WHERE {FITS}
+ORDER BY d.first_failed_at, d.id LIMIT %(limit)s"""  # noqa: S608 (its parts are constants)
+
+# Of a lane that stands again since, or never stood, nothing is said.
+_OFF_BOARDED: Final[LiteralString] = """
+SELECT DISTINCT a.group_name, a.detail->>'queue' FROM outbox.audit a
+WHERE a.action = 'tenant.offboarded' AND a.group_name = ANY(%s::text[]) AND a.detail->>'tenant' = ANY(%s::text[])"""
+_STANDING: Final[LiteralString] = """
+SELECT group_name, tier, tenant FROM outbox.lane WHERE group_name = ANY(%s::text[]) AND tenant = ANY(%s::text[])"""
 
 _FREE: Final[LiteralString] = f"""
 WITH free AS MATERIALIZED (
@@ -77,11 +88,20 @@ class Resolved:
     refused: tuple[Refusal, ...] = ()
 
 
-async def retry(connection: Connection, deferred_filter: DeferredFilter, *, limit: int) -> Resolved:
-    """Make up to *limit* that fit due now, oldest first, with no attempt counted. Inside the caller's transaction."""
+async def retry(
+    connection: Connection, deferred_filter: DeferredFilter, *, limit: int, revives: bool = False
+) -> Resolved:
+    """Make up to *limit* that fit due now, oldest first, with no attempt counted. Inside the caller's transaction.
+
+    Those of lanes that were off-boarded stay as they are, unless the call *revives* them: the relay makes a queue
+    that it needs.
+    """
     chosen = await _chosen(connection, deferred_filter, limit)
-    retried = await _write(connection, _RETRY, deferred_filter, chosen)
-    return Resolved(retried=retried, refused=_refused(chosen, retried))
+    gone = set() if revives else await _off_boarded(connection, chosen)
+    wanted = {one: lane for one, lane in chosen.items() if lane not in gone}
+    retried = await _write(connection, _RETRY, deferred_filter, wanted)
+    refused = tuple(Refusal(group=one.group, id=one.id, because=_GONE) for one in chosen if one not in wanted)
+    return Resolved(retried=retried, refused=_refused(wanted, retried) + refused)
 
 
 async def discard(connection: Connection, deferred_filter: DeferredFilter, *, limit: int) -> Resolved:
@@ -95,13 +115,28 @@ async def discard(connection: Connection, deferred_filter: DeferredFilter, *, li
     return Resolved(removed=removed, voids=voids, refused=_refused(chosen, voids + removed))
 
 
-async def _chosen(connection: Connection, deferred_filter: DeferredFilter, limit: int) -> tuple[OfGroup, ...]:
+async def _chosen(connection: Connection, deferred_filter: DeferredFilter, limit: int) -> dict[OfGroup, Lane]:
     cursor = await connection.execute(_CHOSEN, {**parameters(deferred_filter), "limit": limit})
-    return _keys(await cursor.fetchall())
+    return {
+        OfGroup(group=group, id=event_id): Lane(group=group, tier=TIERS[tier], tenant=tenant)
+        for group, event_id, tier, tenant in await cursor.fetchall()
+    }
+
+
+async def _off_boarded(connection: Connection, chosen: Mapping[OfGroup, Lane]) -> set[Lane]:
+    """Which of their lanes were off-boarded and do not stand again since."""
+    names = ([lane.group for lane in chosen.values()], [lane.tenant for lane in chosen.values()])
+    gone = set(await (await connection.execute(_OFF_BOARDED, names)).fetchall())
+    standing = set(await (await connection.execute(_STANDING, names)).fetchall())
+    return {
+        lane
+        for lane in chosen.values()
+        if (lane.group, lane.queue) in gone and (lane.group, int(lane.tier), lane.tenant) not in standing
+    }
 
 
 async def _write(
-    connection: Connection, query: LiteralString, deferred_filter: DeferredFilter, chosen: Sequence[OfGroup]
+    connection: Connection, query: LiteralString, deferred_filter: DeferredFilter, chosen: Collection[OfGroup]
 ) -> tuple[OfGroup, ...]:
     values = {
         **parameters(deferred_filter),
@@ -115,6 +150,6 @@ def _keys(rows: Sequence[tuple[Any, ...]]) -> tuple[OfGroup, ...]:
     return tuple(OfGroup(group=group, id=event_id) for group, event_id in rows)
 
 
-def _refused(chosen: Sequence[OfGroup], written: Sequence[OfGroup]) -> tuple[Refusal, ...]:
+def _refused(chosen: Collection[OfGroup], written: Sequence[OfGroup]) -> tuple[Refusal, ...]:
     done = set(written)
     return tuple(Refusal(group=one.group, id=one.id, because=_BUSY) for one in chosen if one not in done)

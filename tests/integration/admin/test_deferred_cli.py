@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from typing import LiteralString
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
-from outbox.naming import bucket_of, tenant_hash
+from outbox.event import Tier
+from outbox.naming import Lane, bucket_of, tenant_hash
 from outbox.shell.exits import CONFIGURATION, DONE, USAGE
 from tests.integration.admin.test_cli import Command
 
@@ -43,6 +45,10 @@ class Deferred:
         values = (group, state, category, token, one, bucket_of(hashed), tenant, hashed, event_type)
         self._connection.execute(_INSERT, (*values, _SECRET.encode(), key, number))
         return one
+
+    def execute(self, statement: LiteralString, values: tuple[object, ...]) -> None:
+        """Run *statement*."""
+        self._connection.execute(statement, values)
 
     def rows(self, query: str) -> list[tuple[object, ...]]:
         """What *query* returns."""
@@ -116,6 +122,26 @@ def test_a_retry_begins_with_the_first_attempt_at_once_and_is_audited(command: C
     ((actor, action, group, detail),) = deferred.rows("select actor, action, group_name, detail from outbox.audit")
     assert (actor, action, group) == ("zoë", "deferred.retry", None)
     assert detail["retried"] == [{"group": "default", "id": str(dead)}]  # type: ignore[index]
+
+
+def test_a_retry_makes_no_queue_of_an_off_boarded_tenant_again_unless_it_is_told_to(
+    command: Command, deferred: Deferred
+) -> None:
+    gone, back, stays = deferred.add(tenant="gone"), deferred.add(tenant="back"), deferred.add(tenant="stays")
+    for tenant in ("gone", "back"):
+        lane = Lane(group="default", tier=Tier.STANDARD, tenant=tenant)
+        detail = json.dumps({"tenant": tenant, "tier": "standard", "queue": lane.queue})
+        deferred.execute(
+            "insert into outbox.audit (actor, action, group_name, detail) values (%s, %s, %s, %s)",
+            ("ann", "tenant.offboarded", "default", detail),
+        )
+    deferred.execute("insert into outbox.lane (group_name, tier, tenant) values (%s, %s, %s)", ("default", 1, "back"))
+    code, output = command("deferred", "retry", "--all")
+    because = "its tenant was off-boarded, and a retry would make its queue again; discard it, or add --revive"
+    assert (code, output) == (DONE, f"{gone} of group default stays: {because}\ndue now: 2, refused: 1\n")
+    states = "select id from outbox.deferred where state = 'retry'"
+    assert {one for (one,) in deferred.rows(states)} == {back, stays}
+    assert command("deferred", "retry", str(gone), "--revive") == (DONE, "due now: 1, refused: 0\n")
 
 
 def test_a_discarded_event_is_gone_and_one_with_a_key_leaves_a_void_without_its_body(

@@ -29,6 +29,11 @@ from tests.support.wait import until
 LANE = Lane(group="default", tier=Tier.STANDARD, tenant="acme")
 NEIGHBOUR = Lane(group="default", tier=Tier.STANDARD, tenant="neighbour")
 QUEUE_KINDS: list[QueueKind] = ["classic", "quorum"]
+_DEFER = """
+    insert into outbox.deferred (group_name, state, category, reason, attempts, due_at, id, bucket, tier, tenant,
+        tenant_hash, type, data_version, source, content_type, payload)
+    select 'default', 'retry', 'unroutable', 'r', 1, now() + interval '1 hour', gen_random_uuid(), bucket, tier, tenant,
+        tenant_hash, type, data_version, source, content_type, payload from outbox.event where tenant = %s limit 1"""
 INSERT = text("INSERT INTO effect (note) VALUES (:note)")
 
 
@@ -197,6 +202,44 @@ async def test_what_comes_back_from_a_consumer_that_died_is_handled_first(
         assert f"{LANE.queue}: 5 messages came back; its consumers are told of it again" in told
         assert told[-1] == f"{LANE.queue}: deleted"
         assert set(events[:5]) <= set(second.events)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ["quorum"], indirect=True)
+async def test_an_off_boarding_whose_relay_dies_and_that_is_killed_itself_loses_nothing_and_ends_when_run_again(
+    migrated_database: str, vhost: str, kind: QueueKind, relay: Running, app: App
+) -> None:
+    events = await _has_first_events(app, relay)
+    app.execute(_DEFER, (LANE.tenant,))
+    app.commit()
+    async with reading(vhost, is_holding=True) as reader:
+        await until(lambda: len(reader.held) == 5, what="five events in hand")
+        first = asyncio.create_task(remove(migrated_database, vhost))
+        await until(lambda: _is_marked(app), what="the lane to be marked")
+        await relay.crash()
+        events += _emitted(app, LANE, 3)
+        other = start(migrated_database, RabbitPublisher(url=vhost, queue_kind=kind))
+        await until(lambda: b"is_gone" in reader.told[-1], deadline_s=30, what="the consumers to be told")
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        events += _emitted(app, LANE, 3)
+        again = asyncio.create_task(remove(migrated_database, vhost))
+        await reader.settle()
+        await until(again.done, deadline_s=60)
+        assert again.result()[-2:] == [
+            f"{LANE.queue}: deleted",
+            f"{LANE.queue}: 1 deferred events are dead now: see outbox deferred list",
+        ]
+        events += _emitted(app, LANE, 3)
+        await until(lambda: set(events) <= set(reader.events), deadline_s=30, what="every event, through the new lane")
+        await other.crash()
+    assert value(app, "select state from outbox.deferred") == "dead"
+
+
+def _is_marked(app: App) -> bool:
+    marked = value(app, "select count(*) from outbox.lane where leaving_at is not null")
+    app.commit()
+    return marked == 1
 
 
 @pytest.mark.parametrize("kind", ["quorum"], indirect=True)

@@ -161,10 +161,11 @@ async def test_a_discarded_event_is_published_as_a_void_to_its_group_alone_once_
     publisher = FaultyPublisher(broker)
     first, second = _keyed(app, 1), _keyed(app, 2)
     publisher.is_returned = lambda outgoing: outgoing.lane.group == "billing" and outgoing.event.id == first
-    async with running(url, broker, publisher=publisher, limits=replace(QUICK, attempts=1), buckets=128):
+    async with running(url, broker, publisher=publisher, limits=replace(QUICK, attempts=1), buckets=128) as relay:
         app.commit()
         await arrived(broker, [second], group="billing")
         await until(lambda: _states(app) == ["dead"], what="the first to be dead")
+        await relay.sees(lambda gauges: gauges.unpersisted == 0)
     assert await _discard(url, first) == ([], [first], [])
     async with running(url, broker, publisher=FaultyPublisher(broker), buckets=128) as relay:
         await until(lambda: _states(app) == [], what="the void to be published")
