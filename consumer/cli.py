@@ -76,12 +76,21 @@ def run(
 
 
 @app.command(hidden=True)
-def worker(app_name: AppName, number: int, descriptor: int, *, tiers: Tiers = None, broker: Broker = None) -> int:
+def worker(
+    app_name: AppName, number: int, descriptor: int, *, after: str = "", tiers: Tiers = None, broker: Broker = None
+) -> int:
     """Be one of several processes; ``run --processes`` starts it."""
     from consumer.process import run_worker
 
     settings = _settings(tiers, broker)
-    running = run_worker(_load(app_name), settings, app_name=app_name, number=number, descriptor=descriptor)
+    running = run_worker(
+        _load(app_name),
+        settings,
+        app_name=app_name,
+        number=number,
+        descriptor=descriptor,
+        after=UUID(after) if after else None,
+    )
     return asyncio.run(running)
 
 
@@ -90,7 +99,7 @@ def suspect(app_name: AppName, incarnation: UUID, descriptor: int, *, broker: Br
     """Handle one event that a process has died of, and end; a running consumer starts it."""
     from consumer.process import run_alone
 
-    running = run_alone(_load(app_name), _settings(broker=broker), incarnation=incarnation, descriptor=descriptor)
+    running = run_alone(_load(app_name), _settings(broker=broker), id=incarnation, descriptor=descriptor)
     return asyncio.run(running)
 
 

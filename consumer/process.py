@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from contextlib import suppress
 from typing import NoReturn
 from uuid import UUID
 
@@ -16,11 +17,12 @@ from consumer.engine.run import Programs, Readiness, run_consumer
 from consumer.engine.suspects import MARGIN_S, alone_s
 from consumer.metrics import register, register_fleet
 from consumer.settings import ConsumerSettings
-from consumer.store import pruning
+from consumer.store import incarnation, pruning
 from consumer.store.desk import Desk
 from consumer.supervisor import Supervisor
 from consumer.webhook import WebhookAlerts
 from consumer.worker import obey, obey_signals, report
+from outbox.errors import StoreUnavailable
 from outbox.shell.child import confine, own_command, parent
 from outbox.shell.exits import DONE, TRY_AGAIN
 from outbox.shell.health import HealthServer
@@ -47,9 +49,18 @@ async def run_process(consumer: Consumer, settings: ConsumerSettings, *, app_nam
 
 
 async def run_worker(
-    consumer: Consumer, settings: ConsumerSettings, *, app_name: str, number: int, descriptor: int
+    consumer: Consumer,
+    settings: ConsumerSettings,
+    *,
+    app_name: str,
+    number: int,
+    descriptor: int,
+    after: UUID | None = None,
 ) -> int:
-    """As ``run_process``, as the worker *number* of the supervisor at the other end of *descriptor*."""
+    """As ``run_process``, as the worker *number* of the supervisor at the other end of *descriptor*.
+
+    *after* is the incarnation of the process that was in its place and is dead.
+    """
     configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr, fields={"worker": number})
     readiness, stop, link = Readiness(), Stop(), await parent(descriptor)
     register(readiness)
@@ -57,10 +68,10 @@ async def run_worker(
     log.info("consumer started", group=consumer.group)
     beside = [
         asyncio.create_task(obey(link, stop)),
-        asyncio.create_task(report(link, readiness.probes())),
+        asyncio.create_task(report(link, readiness.probes(), incarnation=readiness.incarnation)),
     ]
     try:
-        return await _consume(consumer, settings, stop, readiness, app_name=app_name)
+        return await _consume(consumer, settings, stop, readiness, app_name=app_name, after=after)
     finally:
         for task in beside:
             task.cancel()
@@ -73,7 +84,9 @@ async def run_supervisor(app_name: str, settings: ConsumerSettings, *, processes
     options = ("--tiers", settings.tiers, "--broker", settings.broker)
     async with Stop() as stop:
         supervisor = Supervisor(
-            lambda number: own_command("consumer", "worker", *options, app_name, str(number)),
+            lambda worker: own_command(
+                "consumer", "worker", *options, "--after", worker.incarnation, app_name, str(worker.number)
+            ),
             count=processes,
             drain_s=settings.drain_s,
             silent_s=settings.silent_s,
@@ -87,8 +100,8 @@ async def run_supervisor(app_name: str, settings: ConsumerSettings, *, processes
             return code
 
 
-async def run_alone(consumer: Consumer, settings: ConsumerSettings, *, incarnation: UUID, descriptor: int) -> int:
-    """Handle suspects, if there are any, as *incarnation*, for the process at the other end of *descriptor*."""
+async def run_alone(consumer: Consumer, settings: ConsumerSettings, *, id: UUID, descriptor: int) -> int:
+    """Handle suspects, if there are any, as the incarnation *id*, for the process at the other end of *descriptor*."""
     fields = {"suspect_pid": os.getpid()}
     configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr, fields=fields)
     stop, link = Stop(), await parent(descriptor)
@@ -100,9 +113,7 @@ async def run_alone(consumer: Consumer, settings: ConsumerSettings, *, incarnati
         within_s=alone_s(consumer, settings.limits) + 2 * MARGIN_S,
     )
     try:
-        await run_suspect(
-            consumer, database_url(consumer, settings), incarnation=incarnation, stop=stop, limits=settings.limits
-        )
+        await run_suspect(consumer, database_url(consumer, settings), incarnation=id, stop=stop, limits=settings.limits)
     except MemoryError:
         log.error("suspect out of memory", limit_mb=settings.suspect_memory_mb)
         _leave_at_once(TRY_AGAIN)
@@ -124,10 +135,18 @@ def _tell_webhook(consumer: Consumer, settings: ConsumerSettings) -> None:
 
 
 async def _consume(
-    consumer: Consumer, settings: ConsumerSettings, stop: Stop, readiness: Readiness, *, app_name: str
+    consumer: Consumer,
+    settings: ConsumerSettings,
+    stop: Stop,
+    readiness: Readiness,
+    *,
+    app_name: str,
+    after: UUID | None = None,
 ) -> int:
     _tell_webhook(consumer, settings)
     if await are_reachable(lambda: check_services(consumer, settings), ended=stop.drain, within_s=settings.start_s):
+        if after is not None:
+            await _expire(consumer, settings, after)
         exchange, where = exchange_at(settings, name=_name(consumer)), ("--broker", settings.broker)
         try:
             await run_consumer(
@@ -151,6 +170,17 @@ async def _consume(
     if readiness.abandoned_alive:
         _leave_at_once(code)
     return code
+
+
+async def _expire(consumer: Consumer, settings: ConsumerSettings, after: UUID) -> None:
+    """Let the lease of *after*, whose process is known to be dead, end now: what it had in hand waits for nobody."""
+    desk = Desk(database_url(consumer, settings), name=_name(consumer))
+    try:
+        with suppress(StoreUnavailable):  # then it runs out by itself
+            async with desk.use() as connection:
+                await incarnation.expire(connection, after)
+    finally:
+        await desk.close()
 
 
 def _leave_at_once(code: int) -> NoReturn:

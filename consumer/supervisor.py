@@ -33,7 +33,10 @@ log = structlog.get_logger("consumer.supervisor")
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """One place among the workers, and the process that has it now. Times are on the monotonic clock."""
+    """One place among the workers, and the process that has it now. Times are on the monotonic clock.
+
+    *incarnation* is that of the last process here that told it: its successor frees what that had, as it is dead.
+    """
 
     number: int
     child: Child | None = None
@@ -41,6 +44,7 @@ class Worker:
     heard_at: float = 0.0
     checks: Mapping[str, Check] = field(default_factory=dict)
     metrics: str = ""
+    incarnation: str = ""
     deaths: int = 0
     restarts: int = 0
 
@@ -60,10 +64,10 @@ class Worker:
 
 
 class Supervisor:
-    """Keeps *count* workers running. *command* is the line that starts the one with a number."""
+    """Keeps *count* workers running. *command* is the line that starts one, after the one before it has died."""
 
     def __init__(
-        self, command: Callable[[int], Sequence[str]], *, count: int, drain_s: float, silent_s: float, stop: Stop
+        self, command: Callable[[Worker], Sequence[str]], *, count: int, drain_s: float, silent_s: float, stop: Stop
     ) -> None:
         """*silent_s*: a worker that says nothing for longer is killed, and replaced like any that died."""
         self.workers = tuple(Worker(number=number) for number in range(1, count + 1))
@@ -121,7 +125,7 @@ class Supervisor:
         """One process in *worker*'s place, from its start to its end; its exit code."""
         worker.started_at = worker.heard_at = time.monotonic()
         try:
-            child = worker.child = await Child.start(self._command(worker.number))
+            child = worker.child = await Child.start(self._command(worker))
         except OSError as error:  # no memory, or too many processes
             log.error("worker not started", worker=worker.number, reason=error.strerror)
             return TRY_AGAIN
@@ -141,6 +145,7 @@ class Supervisor:
         async for note in child.link.notes():
             worker.heard_at = time.monotonic()
             worker.checks, worker.metrics = _report(note)
+            worker.incarnation = str(note.content["incarnation"]) or worker.incarnation
             self._first_spoke.set()
             self._was_any_ready = self._was_any_ready or worker.is_ready(worker.heard_at)
 

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
@@ -39,7 +39,7 @@ async def obey(link: Link, stop: Stop) -> None:
     _drain(stop)
 
 
-async def report(link: Link, probes: Mapping[str, Probe]) -> None:
+async def report(link: Link, probes: Mapping[str, Probe], *, incarnation: Callable[[], str]) -> None:
     """Tell the supervisor how this process is, each second and whenever that changes, for ever."""
     told: dict[str, Check] = {}
     told_at = 0.0
@@ -48,8 +48,8 @@ async def report(link: Link, probes: Mapping[str, Probe]) -> None:
         now = time.monotonic()
         if (checks != told or now - told_at >= _REPORT_S) and not link.is_clogged:
             told, told_at = checks, now
-            content: dict[str, object] = {"checks": {name: [one.is_ok, one.detail] for name, one in checks.items()}}
-            link.send(content, generate_latest())
+            told_checks = {name: [one.is_ok, one.detail] for name, one in checks.items()}
+            link.send({"checks": told_checks, "incarnation": incarnation()}, generate_latest())
         await asyncio.sleep(_LOOK_S)
 
 

@@ -58,6 +58,11 @@ class Readiness:
     controls: Controls | None = None
     transactions: Transactions | None = None
     abandoned: Abandoned | None = None
+    lease: Lease | None = None
+
+    def incarnation(self) -> str:
+        """The id of this process's incarnation; empty before it has one."""
+        return "" if self.lease is None else str(self.lease.id)
 
     @property
     def abandoned_alive(self) -> int:
@@ -129,7 +134,7 @@ async def run_consumer(  # noqa: PLR0913 - each is a part that the caller owns
         if readiness is not None:
             readiness.engine, readiness.controls = parts.engine, parts.controls
             readiness.transactions = parts.transactions
-            readiness.abandoned = parts.abandoned
+            readiness.abandoned, readiness.lease = parts.abandoned, parts.lease
         await broker.start(parts.engine)
         stack.push_async_callback(broker.stop)
         await _run(parts, bounds, stop)

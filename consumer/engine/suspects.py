@@ -22,6 +22,7 @@ from outbox.errors import StoreUnavailable
 from outbox.shell.child import Child
 
 _LOOK_S: Final = 5.0
+_NEXT_S: Final = 0.2
 _AGAIN_S: Final = 5.0
 _AGAIN_MAX_S: Final = 60.0
 _END_S: Final = 5.0
@@ -71,9 +72,8 @@ class Suspects:
 
     async def _run(self, command: Callable[[UUID], Sequence[str]], lock: int) -> float:
         id_ = uuid4()
-        child = await Child.start(
-            command(id_), keeps=[lock]
-        )  # the lock is its own: it ends with it, whoever ends first
+        # The lock is its own: held for as long as it lives, whoever ends first.
+        child = await Child.start(command(id_), keeps=[lock])
         try:
             async with asyncio.timeout(self._within_s):
                 code = await child.ended()
@@ -85,7 +85,7 @@ class Suspects:
             raise
         if code == 0:
             self._failures = 0
-            return 0.0
+            return _NEXT_S
         return await self._bury(id_, code)
 
     async def _bury(self, id_: UUID, code: int) -> float:
@@ -96,7 +96,7 @@ class Suspects:
         self._log.warning("suspect's process died", exit_code=code, released=reaped.released)
         if reaped.released:
             self._failures = 0
-            return 0.0
+            return _NEXT_S
         self._failures += 1  # it has not come as far as an event: that will not change at once
         return min(_AGAIN_MAX_S, _AGAIN_S * 2.0 ** min(self._failures, 10))
 
