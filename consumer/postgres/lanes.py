@@ -46,6 +46,8 @@ class Lanes:
     def __init__(self) -> None:
         self._lanes: dict[str, _Lane] = {}
         self._by_id: dict[int, _Lane] = {}
+        self._unknown: dict[_Lane, None] = {}
+        self._stirred: dict[_Lane, None] = {}  # may have something, and perhaps room; first come, first asked
         self._held: dict[int, _Held] = {}
         self._tags = count(1)
 
@@ -56,10 +58,13 @@ class Lanes:
 
     def attach(self, queue: str, *, prefetch: int, is_extra: bool) -> None:
         """Ask *queue* for as much more. Attaching what is attached changes nothing."""
-        lane = self._lanes.setdefault(queue, _Lane(queue=queue))
+        lane = self._lanes.get(queue)
+        if lane is None:
+            lane = self._lanes[queue] = _Lane(queue=queue)
+            self._unknown[lane] = None
         if is_extra not in lane.consumers:
             lane.consumers[is_extra] = _Consumer(prefetch=prefetch)
-            lane.may_have = True
+            self._stir(lane)
 
     def detach(self, queue: str, *, is_extra: bool) -> None:
         """Ask for no more by that consumer; what it holds stays."""
@@ -71,7 +76,7 @@ class Lanes:
 
     def unknown(self) -> Sequence[str]:
         """The queues whose numbers are not known."""
-        return [lane.queue for lane in self._lanes.values() if lane.queue_id is None]
+        return [lane.queue for lane in self._unknown]
 
     def known(self) -> Sequence[str]:
         """The queues whose numbers are known."""
@@ -91,6 +96,9 @@ class Lanes:
             else:
                 lane.queue_id = queue_id
                 self._by_id[queue_id] = lane
+                self._unknown.pop(lane, None)
+                if lane.may_have:
+                    self._stirred[lane] = None
         return gone
 
     def stir(self, wakes: Iterable[Wake]) -> Sequence[str]:
@@ -102,9 +110,9 @@ class Lanes:
                 continue
             match one.kind:
                 case WakeKind.NEW:
-                    lane.may_have = True
+                    self._stir(lane)
                 case WakeKind.BACK:
-                    lane.may_have, lane.after = True, 0
+                    self._stir(lane, after=0)
                 case WakeKind.GONE:
                     gone.append(lane.queue)
         return gone
@@ -112,17 +120,17 @@ class Lanes:
     def stir_all(self) -> None:
         """Any queue may have something, anywhere."""
         for lane in self._lanes.values():
-            lane.may_have, lane.after = True, 0
+            self._stir(lane, after=0)
 
     def wishes(self, *, most: int) -> Sequence[Wish]:
         """What to ask now, of *most* queues at once; until it is answered nothing more is asked of these."""
         found: list[Wish] = []
-        for lane in self._by_id.values():
-            if lane.may_have and lane.room and lane.queue_id is not None:
+        while self._stirred and len(found) < most:
+            lane = next(iter(self._stirred))
+            del self._stirred[lane]
+            if lane.room and lane.queue_id is not None:  # else it comes again once there is
                 lane.may_have = False
                 found.append(Wish(queue_id=lane.queue_id, after=lane.after, room=lane.room))
-                if len(found) == most:
-                    break
         return found
 
     def take(
@@ -153,7 +161,8 @@ class Lanes:
             lane = self._by_id.get(wish.queue_id)
             if lane is None or not seqs:
                 continue
-            lane.may_have = lane.may_have or len(seqs) >= wish.room
+            if len(seqs) >= wish.room:
+                self._stir(lane)
             if lane.after == wish.after:  # else something has come back meanwhile, perhaps before these
                 lane.after = max(seqs)
         return taken, homeless
@@ -164,22 +173,32 @@ class Lanes:
         if held is None:
             return None
         held.consumer.unsettled -= 1
-        if is_back:
-            held.lane.may_have = True
-            held.lane.after = min(held.lane.after, held.place.seq - 1)
+        lane = held.lane
+        if is_back or lane.may_have:
+            self._stir(lane, after=held.place.seq - 1 if is_back else lane.after)
         return held.place
 
     def lose(self) -> None:
         """The connection is gone: nothing is in hand, and nothing is known of the queues but their names."""
         self._held.clear()
         self._by_id.clear()
+        self._stirred.clear()
+        self._unknown = dict.fromkeys(self._lanes.values())
         for lane in self._lanes.values():
             lane.queue_id, lane.may_have, lane.after = None, True, 0
             for consumer in lane.consumers.values():
                 consumer.unsettled = 0
 
+    def _stir(self, lane: _Lane, *, after: int | None = None) -> None:
+        lane.may_have = True
+        if after is not None:
+            lane.after = min(lane.after, after)
+        self._stirred[lane] = None
+
     def _drop(self, lane: _Lane) -> None:
         self._lanes.pop(lane.queue, None)
+        self._unknown.pop(lane, None)
+        self._stirred.pop(lane, None)
         if lane.queue_id is not None:
             self._by_id.pop(lane.queue_id, None)
 

@@ -97,7 +97,9 @@ class Wire:
             began = self._now()
             try:
                 await self._connect_and_serve()
-            except OutboxError as error:
+            except Exception as error:  # noqa: BLE001 - nobody hears of this thread's end
+                if not isinstance(error, OutboxError):
+                    _log.error("broker connection failed", exc_info=error)
                 losses = 1 if self._now() - began > _RECONNECT_MAX_S else losses + 1
                 _log.warning("broker not reached" if losses > 1 else "broker lost", reason=str(error))
             if not self._is_stopping:
@@ -240,8 +242,8 @@ class Wire:
             await self._resolve(session, self._lanes.known())
             session.verify_at = now + _VERIFY_S
         self._lanes.stir_all()
-        while await self._take(session):
-            pass
+        # Of many queues these are the first; the others follow, step by step, with the lease kept in between.
+        await self._take(session)
         took_s = self._now() - now
         session.look_at = self._now() + max(_LOOK_S if session.is_hearing else _LOOK_DEAF_S, took_s * _LOOK_PART)
 

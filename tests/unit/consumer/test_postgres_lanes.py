@@ -116,3 +116,27 @@ def test_a_lost_connection_leaves_wishes_and_nothing_else() -> None:
     assert (list(lanes.unknown()), list(lanes.held), lanes.settle(tag)) == (["q"], [], None)
     lanes.resolve(["q"], IDS)
     assert asked(lanes) == [Wish(queue_id=1, after=0, room=2)]
+
+
+def test_of_many_queues_each_has_its_turn() -> None:
+    lanes = Lanes()
+    names = {f"q{number}": number for number in range(1, 8)}
+    for name in names:
+        lanes.attach(name, prefetch=10, is_extra=False)
+    lanes.resolve(lanes.unknown(), names)
+    seen = list[int]()
+    for _ in range(3):
+        wishes = lanes.wishes(most=3)
+        seen += [wish.queue_id for wish in wishes]
+        lanes.stir([Wake(queue_id=queue_id) for queue_id in (1, 2, 3)])  # busy ones
+        lanes.take(wishes, [])
+    assert set(seen) == set(names.values())
+
+
+def test_a_queue_without_room_is_asked_once_there_is_some() -> None:
+    lanes = lanes_with("q")
+    first, _ = taken(lanes, 1, 2)
+    lanes.stir_all()
+    assert not asked(lanes)
+    lanes.settle(first)
+    assert asked(lanes) == [Wish(queue_id=1, after=0, room=1)]
