@@ -65,6 +65,9 @@ class Alarm:
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_S):
                 await asyncio.gather(*(waiting.join() for _, waiting in self._waiting))
+        for sink, _ in self._waiting:
+            if isinstance(sink, HookAlerts):
+                sink.close()
 
     def _tell(self, alert: Alert) -> None:
         write = _log.error if alert.kind.is_error else _log.warning
@@ -90,12 +93,21 @@ class HookAlerts:
 
     def __init__(self, hook: AlertHook) -> None:
         self._hook = hook
-        self._thread = None if inspect.iscoroutinefunction(hook) else LoopThread("consumer-alerts")
+        self._is_async = inspect.iscoroutinefunction(hook)
+        self._thread: LoopThread | None = None
 
     async def send(self, alert: Alert) -> None:
         """As the port says; gives up on a hook after 30 s."""
+        if self._thread is None and not self._is_async:
+            self._thread = LoopThread("consumer-alerts")
         async with asyncio.timeout(_HOOK_S):
             await (self._call(alert) if self._thread is None else self._thread.run(self._call(alert)))
+
+    def close(self) -> None:
+        """Let its thread end, if it has one, and when the hook lets it."""
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            thread.stop()
 
     async def _call(self, alert: Alert) -> None:
         returned = self._hook(alert)

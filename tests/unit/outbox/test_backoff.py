@@ -2,7 +2,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outbox.backoff import Jitter, backoff_s
@@ -13,6 +13,23 @@ RANGES: dict[Jitter, Callable[[float], tuple[float, float]]] = {
     Jitter.EQUAL: lambda ceiling: (ceiling / 2, ceiling),
     Jitter.PLUS_MINUS_20: lambda ceiling: (ceiling * 0.8, ceiling * 1.2),
 }
+
+
+@settings(deadline=None)
+@given(
+    attempt=st.integers(1, 20),
+    base_s=st.floats(0.01, 10),
+    jitter=st.sampled_from(Jitter),
+    seed=st.integers(0, 2**32),
+)
+def test_a_wait_below_the_cap_is_within_what_its_jitter_adds_to_doubling(
+    attempt: int, base_s: float, jitter: Jitter, seed: int
+) -> None:
+    low, high = RANGES[jitter](base_s * 2 ** (attempt - 1))
+
+    wait = backoff_s(attempt, base_s=base_s, cap_s=1e9, jitter=jitter, rng=random.Random(seed))
+
+    assert low * (1 - 1e-12) <= wait <= high * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("jitter", Jitter)
