@@ -141,6 +141,13 @@ def _read_model(model: type[EventModel] | None, event: Event, body: Body, text: 
         return model.model_validate_json(text)
     except ValidationError as error:
         return Refused(category=DeadCategory.INVALID, reason=f"payload: {_what_is_wrong(error, model)}")
+    except MemoryError:
+        raise  # that may be the process's fault
+    except Exception as error:  # noqa: BLE001 - a validator of the app's; reading it again would end in the same way
+        return Refused(
+            category=DeadCategory.INVALID,
+            reason=f"payload: want a {model.__name__}, got {type(error).__name__} from a validator of it",
+        )
 
 
 def _what_is_wrong(error: ValidationError, model: type[EventModel]) -> str:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import field_validator
 
 from consumer import Consumer, DeadCategory
 from consumer.decide.delivery import Body, Refused, open_envelope, read_body, read_payload
@@ -172,3 +173,25 @@ def test_json_that_is_no_object_is_refused_where_one_is_wanted(payload: bytes) -
 def test_json_goes_by_more_names_than_one(content_type: str) -> None:
     body = read_body(an_event(content_type=content_type))
     assert body == Body(is_json=True, value={"order_id": 7})
+
+
+class Touchy(EventModel, type="orders.order.touchy"):
+    order_id: int
+
+    @field_validator("order_id")
+    @classmethod
+    def _look_up(cls, order_id: int) -> int:
+        return {1: 1}[order_id]
+
+
+@consumer.on(Touchy)
+def touchy(event: Touchy) -> None: ...
+
+
+def test_a_payload_that_makes_a_validator_raise_whatever_it_likes_is_parked_unparsed() -> None:
+    """sidekiq/sidekiq#4859"""
+    (handler,) = consumer.registry.handlers_of("orders.order.touchy")
+    event = replace(an_event(), type="orders.order.touchy", payload=b'{"order_id":77}', data_version=1)
+    assert read(handler, event) == Refused(
+        category=DeadCategory.INVALID, reason="payload: want a Touchy, got KeyError from a validator of it"
+    )
