@@ -41,6 +41,11 @@ def tenant_scope(tenant: str) -> Iterator[None]:
         _current.reset(token)
 
 
+def enter_tenant(tenant: str) -> None:
+    """As ``tenant_scope``, to the end of the running task, which nothing else is done in."""
+    _current.set(check_tenant(tenant))
+
+
 def current_tenant() -> str | None:
     """The tenant of the innermost scope, if there is one."""
     return _current.get()

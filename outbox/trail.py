@@ -67,6 +67,11 @@ def current_trail() -> Trail:
     return _current.get()
 
 
+def enter_trail(trail: Trail) -> None:
+    """As ``trail_scope``, to the end of the running task, which nothing else is done in."""
+    _current.set(trail.over(_current.get()))
+
+
 @contextmanager
 def trail_scope(trail: Trail) -> Iterator[None]:
     """Give what is emitted inside *trail*, save where ``emit`` is told otherwise; scopes nest field by field."""

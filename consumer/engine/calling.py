@@ -16,8 +16,8 @@ from consumer.outcome import DeadLetter, Done, Drop, Outcome, Retry, Snooze, Thr
 from consumer.registry import Handler, Role
 from outbox.errors import PermanentError
 from outbox.event import Event
-from outbox.tenancy import tenant_scope
-from outbox.trail import trail_scope
+from outbox.tenancy import enter_tenant, tenant_scope
+from outbox.trail import enter_trail, trail_scope
 
 _log: Final = structlog.get_logger("consumer.handler")
 
@@ -61,8 +61,9 @@ async def invoke(
 
     async def run() -> object:
         try:
-            with _scopes(event):
-                return await cast("Awaitable[object]", handler.function(**arguments))
+            enter_tenant(event.tenant)
+            enter_trail(trail_of(event))
+            return await cast("Awaitable[object]", handler.function(**arguments))
         except SystemExit as error:  # it would leave a task by way of the event loop, and end that
             return error
 
