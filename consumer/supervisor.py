@@ -7,7 +7,7 @@ with it when it dies is what it had in hand; the others go on.
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -17,7 +17,7 @@ from consumer.decide.restart import SOUND_S, Codes, End, decide
 from outbox.shell.child import Child, Note
 from outbox.shell.exits import CONFIGURATION, DONE, TRY_AGAIN, UNAVAILABLE, USAGE
 from outbox.shell.health import Check, Probe
-from outbox.shell.signals import Stop
+from outbox.shell.signals import Stop, first_of
 
 CODES: Final = Codes(fatal=frozenset({USAGE, CONFIGURATION}), unavailable=UNAVAILABLE)
 #: How long a report may be late before its worker does not count as ready any more.
@@ -97,7 +97,7 @@ class Supervisor:
         return self._code
 
     async def _follow(self, workers: asyncio.TaskGroup) -> None:
-        await _first(self._first_spoke.wait(), self._stop.drain(), within_s=_FIRST_S)
+        await first_of(self._first_spoke.wait(), self._stop.drain(), within_s=_FIRST_S)
         for worker in self.workers[1:]:
             workers.create_task(self._keep(worker))
 
@@ -119,7 +119,7 @@ class Supervisor:
                 return
             worker.restarts += 1
             log.warning("worker died", worker=worker.number, exit_code=code, again_s=round(decision.after_s, 3))
-            await _first(self._stop.drain(), within_s=decision.after_s)
+            await first_of(self._stop.drain(), within_s=decision.after_s)
 
     async def _live(self, worker: Worker) -> int:
         """One process in *worker*'s place, from its start to its end; its exit code."""
@@ -166,7 +166,7 @@ class Supervisor:
         await self._stop.drain()
         log.info("draining")
         self._tell("drain")
-        await _first(self._stop.at_once(), within_s=self._drain_s + _DRAIN_MARGIN_S)
+        await first_of(self._stop.at_once(), within_s=self._drain_s + _DRAIN_MARGIN_S)
         if self._stop.is_at_once:
             self._fail(TRY_AGAIN)
             self._tell("at once")
@@ -201,13 +201,3 @@ def _report(note: Note) -> tuple[dict[str, Check], str]:
     checks = cast("dict[str, list[object]]", note.content["checks"])
     found = {name: Check(is_ok=bool(is_ok), detail=str(detail)) for name, (is_ok, detail) in checks.items()}
     return found, note.data.decode()
-
-
-async def _first(*events: Coroutine[object, object, object], within_s: float) -> None:
-    """Return when the first of *events* does, or after *within_s*."""
-    waits = [asyncio.ensure_future(event) for event in events]
-    try:
-        await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()

@@ -1,6 +1,5 @@
 """The end of a process that was asked to end: nothing new starts, what runs finishes, the rest goes back uncharged."""
 
-import asyncio
 from contextlib import suppress
 
 import structlog
@@ -9,7 +8,7 @@ from consumer.engine.lease import Lease
 from consumer.engine.loop import Engine
 from consumer.ports import Broker
 from outbox.errors import StoreUnavailable
-from outbox.shell.signals import Stop
+from outbox.shell.signals import Stop, first_of
 
 _log = structlog.get_logger("consumer.engine.drain")
 
@@ -21,12 +20,7 @@ async def drain(engine: Engine, broker: Broker, lease: Lease, *, stop: Stop, wit
     """
     _log.info("draining", running=engine.hands.running, unstarted=len(engine.hands) - engine.hands.running)
     await engine.drain()
-    waits = [asyncio.ensure_future(engine.is_empty.wait()), asyncio.ensure_future(stop.at_once())]
-    try:
-        await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
+    await first_of(engine.is_empty.wait(), stop.at_once(), within_s=within_s)
     if engine.hands.running:
         _log.warning("stopped while handlers ran", running=engine.hands.running)
     engine.flush()

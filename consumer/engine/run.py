@@ -46,7 +46,7 @@ from consumer.store.pruning import check_horizon, read_ring
 from outbox.errors import OutboxError, StoreUnavailable
 from outbox.shell.database import conninfo
 from outbox.shell.health import Check, Probe
-from outbox.shell.signals import Stop
+from outbox.shell.signals import Stop, first_of
 from outbox.topology import QueueKind
 
 
@@ -351,7 +351,7 @@ async def _run(parts: _Parts, limits: Limits, stop: Stop) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(job) for job in _jobs(parts)]
-            await _first_of(stop.drain(), parts.abandoned.is_too_many.wait())
+            await first_of(stop.drain(), parts.abandoned.is_too_many.wait())
             if not stop.is_draining:
                 stop.request()
             await drain(parts.engine, parts.broker, parts.lease, stop=stop, within_s=limits.drain_s)
@@ -400,16 +400,6 @@ def _jobs(parts: _Parts) -> list[Coroutine[object, object, None]]:
         engine.alarm.send(),
         service.call_the_roll(),
     ]
-
-
-async def _first_of(*events: Coroutine[object, object, object]) -> None:
-    """Return when the first of *events* does."""
-    waits = [asyncio.ensure_future(event) for event in events]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
 
 
 async def _close_all(slots: Sequence[Slot]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Final, Self
 
@@ -55,3 +56,13 @@ class Stop:
     async def at_once(self) -> None:
         """Return when it has been asked twice."""
         await self._at_once.wait()
+
+
+async def first_of(*events: Coroutine[object, object, object], within_s: float | None = None) -> None:
+    """Return when the first of *events* does, or after *within_s*; the others are not waited for any more."""
+    waits = [asyncio.ensure_future(event) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
