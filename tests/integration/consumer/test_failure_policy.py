@@ -263,3 +263,26 @@ async def test_a_breaker_of_one_tenant_leaves_the_handler_to_the_others(rig: Rig
     await rig.publish(*(an_event(number, tenant=f"t{number}") for number in range(4)))
     await rig.until(lambda: len(rig.effects()) == 8)
     assert [(alert.kind, alert.tenant) for alert in alerts] == [(AlertKind.BREAKER_OPENED, "broken")]
+
+
+async def test_what_an_open_breaker_has_put_off_is_handled_after_its_process_died(rig: Rig) -> None:
+    is_down = True
+
+    @rig.consumer.on(OrderPlaced, policy=Policy(base_s=0.01, breaker=Breaker(calls_min=5, open_s=60)))
+    async def bill(event: OrderPlaced, session: AsyncSession) -> None:
+        if is_down:
+            raise Down
+        await session.execute(INSERT, {"note": str(event.order_id)})
+
+    rig.limits = replace(rig.limits, lease_s=1.0)
+    process = await rig.start()
+    await rig.publish(*(an_event(number) for number in range(60)))
+    await rig.until(lambda: rig.value("SELECT count(due_before_pause) FROM consumer.work") > 20)
+    await process.crash()
+    is_down = False
+    # One that waits for the breaker's end, as the dead process knew it, is not due before.
+    rig.execute("UPDATE consumer.work SET due_at = now() WHERE due_before_pause IS NULL")
+    await rig.start()
+    await rig.until(lambda: len(set(rig.effects())) == 60)
+    await rig.until(lambda: rig.count("consumer.work") == 0)
+    assert (rig.count("effect"), rig.count("consumer.dead")) == (60, 0)
