@@ -1,14 +1,11 @@
 """Queues in PostgreSQL beyond the broker contract: leases that run out, tokens that are stale, wakes that are lost."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 
 import pytest
 
 from consumer.ports import Broker
 from consumer.postgres import claims, leases
-from consumer.postgres.broker import postgres_broker
 from consumer.postgres.claims import Claimed, Wish
 from outbox.errors import SchemaMissing
 from outbox.queues import standing
@@ -244,22 +241,3 @@ async def test_the_plan_of_a_claim_that_was_made_on_an_empty_queue_stays_right_w
         assert node["Node Type"] in {"Index Scan", "ModifyTable"}, node
         removed = node.get("Rows Removed by Filter", 0)
         assert node["Actual Rows"] * node["Actual Loops"] + removed <= 100, node
-
-
-async def test_a_lease_is_kept_while_there_is_always_something_to_do(bench: PostgresBench) -> None:
-    await bench.declare("q")
-    broker, inbox = postgres_broker(replace(bench.address, lease_s=1.5)), RecordingInbox()
-    await broker.attach("q", prefetch=5)
-    await broker.start(inbox)
-    settled = number = 0
-    until_s = asyncio.get_running_loop().time() + 4.0
-    while asyncio.get_running_loop().time() < until_s:
-        await bench.publish("q", [a_message(number + one) for one in range(20)])
-        number += 20
-        while settled < number:
-            broker.settle(inbox.receipts()[settled:])
-            settled = len(inbox.deliveries)
-            await asyncio.sleep(0)
-    assert inbox.lost_epochs == []
-    assert inbox.connections == [True]
-    await broker.stop()
