@@ -1,17 +1,19 @@
-"""What an event costs: the time it has a slot, in tenths of a millisecond, expected before and measured after.
+"""What an event costs: the time it has a slot, in milliseconds, expected before and measured after.
 
 No clock: durations are arguments. A type's expected cost follows what its events took, an eighth of the way each
 time (the gain of RFC 6298's round-trip estimate); what the scheduler charged by it is corrected at the end, so a
-wrong one costs nobody more than a late correction.
+wrong one costs nobody more than a late correction. What takes less than a millisecond costs one, so for the quickest
+handlers there is nothing to correct.
 """
 
 from collections.abc import Iterable
 from typing import Final
 
 #: What a tenant may take per round: 10 ms. Rounds cost the scheduler at most slots / 10 ms visits.
-QUANTUM: Final = 100
-_UNITS_PER_S: Final = 10_000
+QUANTUM: Final = 10
+_MS: Final = 1_000
 _GAIN: Final = 8
+_CLOSE: Final = 0.5
 
 
 class Costs:
@@ -22,16 +24,17 @@ class Costs:
 
     def expected(self, event_type: str) -> int:
         """What the next event of *event_type* will cost, as far as is known: 1 or more."""
-        return max(1, round(self._expected.get(event_type, QUANTUM)))
+        return int(self._expected.get(event_type, QUANTUM) + 0.5) or 1
 
     def learn(self, event_type: str, took_s: float) -> int:
         """An event of *event_type* had its slot for *took_s*; return what that cost."""
+        cost = cost_of(took_s)
         expected = self._expected.get(event_type)
-        if expected is not None:
-            self._expected[event_type] = expected + (took_s * _UNITS_PER_S - expected) / _GAIN
-        return cost_of(took_s)
+        if expected is not None and abs(cost - expected) > _CLOSE:
+            self._expected[event_type] = expected + (cost - expected) / _GAIN
+        return cost
 
 
 def cost_of(took_s: float) -> int:
     """What having a slot for *took_s* costs."""
-    return max(1, round(took_s * _UNITS_PER_S))
+    return max(1, int(took_s * _MS + 0.5))

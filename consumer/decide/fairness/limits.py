@@ -178,7 +178,7 @@ class Limits:
             _, _, room = heapq.heappop(self._timed)
             room.is_timed = False
             self._freed.append(room)
-        for room in list(islice(self._resting, _SWEEP)):
+        for room in list(islice(self._resting, _SWEEP)) if self._resting else ():
             room.refill(now)
             self._drop_unused(room)  # or it goes to the end
 
@@ -188,6 +188,8 @@ class Limits:
 
     def woken(self) -> list[Line]:
         """Return the lines that what was freed is enough for: parked no more, with room kept wherever they need it."""
+        if not self._freed:
+            return []
         ready: list[Line] = []
         while self._freed:
             room = self._freed.pop()

@@ -95,14 +95,7 @@ class Scheduler:
 
         A start is never free: what proves to have cost nothing is counted as one, or a turn might have no end.
         """
-        entry = self._entry(ident, State.RUNNING, State.HELD)
-        cost = max(1, cost)
-        extra = cost - entry.charged
-        entry.charged = cost
-        if extra:
-            self._rounds[entry.item.tier].charge(entry.line.flow, extra)
-            if entry.is_shared:
-                self._slots.charge(entry.item.tier, extra)
+        self._charge(self._entry(ident, State.RUNNING, State.HELD), cost)
 
     def done(self, ident: Hashable, *, cost: int | None = None) -> None:
         """What ran is settled, its slot free. *cost* is what it took, where that was measured."""
@@ -234,6 +227,8 @@ class Scheduler:
 
     def _next(self, tier: Tier) -> Line | None:
         rounds = self._rounds[tier]
+        if not rounds.flows:  # most often nobody uses one tier or another
+            return None
         while (flow := rounds.current()) is not None:
             if (line := self._admitted(flow)) is not None:
                 return line
@@ -267,10 +262,19 @@ class Scheduler:
     def _stop(self, ident: Hashable, cost: int | None) -> None:
         entry = self._entry(ident, State.RUNNING)
         if cost is not None:
-            self.charge(ident, cost=cost)
+            self._charge(entry, cost)
         del self._running[ident]
         self._slots.finish(entry.item.tier)
         self._limits.finish(entry.line, has_worked=cost != 0)
+
+    def _charge(self, entry: Entry, cost: int) -> None:
+        cost = max(1, cost)
+        extra = cost - entry.charged
+        entry.charged = cost
+        if extra:
+            self._rounds[entry.item.tier].charge(entry.line.flow, extra)
+            if entry.is_shared:
+                self._slots.charge(entry.item.tier, extra)
 
     def _settle(self, ident: Hashable) -> None:
         entry = self._entries.pop(ident)
