@@ -139,7 +139,7 @@ async def test_nothing_is_lost_doubled_or_reordered_when_both_processes_are_kill
         await asyncio.gather(*threads)
     engine.dispose()
 
-    await world.until_value("SELECT count(DISTINCT posting_id) FROM effect", events, deadline_s=90.0)
+    await world.until_value("SELECT count(DISTINCT posting_id) FROM effect", events, deadline_s=150.0)
     last = [service for service in world.services if service.process.is_running()]
     await world.until_idle(*(service for service in last if service.process.name == "outbox-consumer"))
     assert [await service.end() for service in last] == [0, 0]
