@@ -307,7 +307,7 @@ async def test_a_thousand_failing_events_get_exactly_the_set_number_of_attempts_
         await rig.start()
     events = [an_event(number, type=[*types][number % 3], tenant=f"t{number % 10}") for number in range(1000)]
     await rig.publish(*events)
-    await rig.until(lambda: rig.count("consumer.dead") == 1000, deadline_s=60)
+    await rig.until(lambda: rig.count("consumer.dead") == 1000, deadline_s=150)
     assert runs == Counter({f"{event.id} {attempt}": 1 for event in events for attempt in (1, 2)})
     assert rig.rows("SELECT DISTINCT state, attempts FROM consumer.ledger") == [("dead", 2)]
     assert rig.count("consumer.work") == 0
