@@ -38,6 +38,10 @@ class Extent(NamedTuple):
     rows: int
     payload_bytes: int
 
+    def fits(self, *, rows: int, payload_bytes: int) -> bool:
+        """Whether it is no more than that."""
+        return self.rows <= rows and self.payload_bytes <= payload_bytes
+
 
 class Part(NamedTuple):
     """One tenant and tier's part of a window, for every group alike.

@@ -92,7 +92,7 @@ class Sender:
     @property
     def has_ample_room(self) -> bool:
         """Whether so much may be published before the next persist that the one after it is soon enough."""
-        return self._backlog.unpersisted < self._limits.window // 2
+        return self._backlog.unpersisted < self._limits.window // 4
 
     @property
     def has_work(self) -> bool:
@@ -247,8 +247,10 @@ class Sender:
             if stream.outstanding > allowed // 2:
                 # A read for a few rows costs as much as one for many; the next confirm offers the lane again.
                 return []
-            # One row may go to a lane that is not proven, and the rest of a turn as soon as that is confirmed.
-            rows = rows_max if self._flight.is_proven(stream.lane) else min(self._limits.chunk, room)
+            # One row may go to a lane that is not proven, and the rest of a turn as soon as that is confirmed. Nor is
+            # a read worth while for the few that are left of a window: the rest is in hand when there is room again.
+            least = self._limits.chunk // 8 if self._flight.is_proven(stream.lane) else min(self._limits.chunk, room)
+            rows = max(rows_max, least)
             await self._read(stream, piece, rows_max=rows, bytes_max=bytes_max)
         taken = stream.take(rows_max=rows_max, bytes_max=bytes_max)
         if not taken and stream.has_more:
@@ -274,11 +276,10 @@ class Sender:
         others = islice(self._turns.next_in(first.lane.tier), self._limits.batch)
         for looked_at, stream in enumerate(chain((first,), others)):
             one = stream.current()
-            if one is not None and one.unread is not None:
-                room -= one.unread.rows
-                room_bytes -= one.unread.payload_bytes
-                if room < 0 or room_bytes < 0:
-                    break
+            extent = None if one is None else one.unread
+            if one is not None and extent is not None and extent.fits(rows=room, payload_bytes=room_bytes):
+                room -= extent.rows
+                room_bytes -= extent.payload_bytes
                 small.append((stream, one))
             # Looking for them among many others must not cost more than it saves.
             if looked_at > _LOOKED_AT_MIN + 2 * len(small):

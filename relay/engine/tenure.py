@@ -280,6 +280,9 @@ class Tenure:
         if self._alarm.rang_at > self._polled_at:
             # Whoever rang has committed; however many ring, one look now finds it all.
             return self._polled_at + self._limits.busy_poll_s
+        if self._sender.has_work:
+            # Between two batches of a backlog, since nobody else's next event may wait for more of it than one.
+            return self._polled_at + self._limits.busy_poll_s / 5
         quiet_s = self._polled_at - self._found_at
         interval_s = poll_interval_s(quiet_s, busy_s=self._limits.busy_poll_s, idle_s=self._limits.idle_poll_s)
         return self._polled_at + interval_s
