@@ -72,7 +72,9 @@ class Relay:
             self.stream.outstanding -= 1
 
     def persist(self) -> None:
-        self.stored, self.stored_base = self.stream.position(), self.base
+        self.stream.drop_done()
+        self.stored = self.stream.position() if self.stream.pieces else None
+        self.stored_base = self.base
 
     def crash(self, now: int) -> None:
         """Another relay takes over at snapshot *now* and reads the stored position."""

@@ -60,9 +60,9 @@ def test_migrate_works_from_the_installed_wheel(unpacked: Path, database: str) -
     assert "CREATE TABLE outbox.event" in script
     assert outbox("migrate", "--check")[0] == CONFIGURATION
     code, output = outbox("migrate")
-    assert (code, re.sub(r"\d{4}", "n", output)) == (DONE, "outbox: on\nconsumer: cn\n")
+    assert (code, re.sub(r"\d{4}", "n", output)) == (DONE, "outbox: on\nconsumer: cn\nbroker: bn\n")
     assert outbox("migrate", "--check")[0] == DONE
-    assert outbox("migrate", "--down", "--yes") == (DONE, "outbox: nothing\nconsumer: nothing\n")
+    assert outbox("migrate", "--down", "--yes") == (DONE, "outbox: nothing\nconsumer: nothing\nbroker: nothing\n")
 
 
 @pytest.mark.parametrize("package", ["relay", "consumer"])

@@ -68,7 +68,8 @@ async def test_plans_made_on_empty_partitions_stay_right_when_these_are_full(
     of_lane = 200 + 10
     arguments = f"{hashed}, 0, {1 << 40}, 2, '{tenant}', '1:1:', '{hi}', 'default', 1000, 16777216"
     check(await plan_of(connection, "so_far", arguments), index="_tenant", rows_max=of_lane)
-    arguments = f"'{{default}}', '{{{hashed}}}', '{{2}}', '{{{tenant}}}', '{{0}}', '{{{1 << 40}}}', '1:1:', '{hi}'"
+    of = f"'{{default}}', '{{{hashed}}}', '{{2}}', '{{{tenant}}}'"
+    arguments = f"{of}, '{{\"1:1:\"}}', '{{\"{hi}\"}}', '{{0}}', '{{{1 << 40}}}'"
     check(await plan_of(connection, "WITH ORDINALITY AS w", arguments), index="_tenant", rows_max=of_lane)
     await store.close(connection)
 

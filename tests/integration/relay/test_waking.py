@@ -14,7 +14,8 @@ from tests.support.wait import until
 # A relay that has found nothing yet looks this seldom, so what comes sooner came by a wake.
 SELDOM = replace(QUICK, idle_poll_s=60.0)
 
-_LISTENERS = f"select pid from pg_stat_activity where datname = current_database() and query = 'LISTEN {WAKE_CHANNEL}'"
+_LISTENERS = f"""
+select pid from pg_stat_activity where datname = current_database() and query = 'LISTEN "{WAKE_CHANNEL}"'"""
 
 
 async def test_a_relay_that_listens_publishes_at_the_word_and_not_at_its_next_poll(
