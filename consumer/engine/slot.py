@@ -119,10 +119,19 @@ class LoopThread:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def close(self, last: Coroutine[object, object, None]) -> None:
-        """Run *last* there, then end the loop. Gives up after two seconds on a thread that something blocks."""
+        """Run *last* there, let what it cut off come to its end, and end the loop.
+
+        Gives up after two seconds on a thread that something blocks.
+        """
+
+        async def to_the_end() -> None:
+            await last
+            if unwinding := asyncio.all_tasks() - {asyncio.current_task()}:
+                await asyncio.wait(unwinding)
+
         try:
             async with asyncio.timeout(_JOIN_S):
-                await self.run(last)
+                await self.run(to_the_end())
         except TimeoutError:
             return
         self.stop()
