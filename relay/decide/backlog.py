@@ -203,7 +203,7 @@ class Backlog:
                 self._ended[piece.window] += piece.taken
             if stream.pieces:
                 unsettled[key] = stream
-            elif not stream.outstanding:
+            elif stream.is_idle:
                 idle.append(key)
         for key in idle:
             del self.streams[key]
