@@ -18,7 +18,7 @@ from psycopg import AsyncConnection
 
 from benchmarks.consumer import tell_consumer
 from benchmarks.events import events, lanes
-from benchmarks.servers import Servers, servers
+from benchmarks.servers import Servers, on_servers
 from consumer.postgres import claims, leases
 from consumer.postgres.claims import Place, Wish
 from outbox.naming import Lane
@@ -41,9 +41,7 @@ _CLAIMED = 100
 
 def main() -> dict[str, float]:
     """Run all rounds and return medians and their ratios."""
-    with servers() as given:
-        print(given.versions, file=sys.stderr)
-        return asyncio.run(_run(given))
+    return on_servers(_run)
 
 
 async def _run(given: Servers) -> dict[str, float]:

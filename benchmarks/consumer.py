@@ -18,7 +18,7 @@ from psycopg import AsyncConnection
 from benchmarks.events import events, lanes
 from benchmarks.raw_amqp import RawConnection, publish_frames
 from benchmarks.relay_process import declare_lanes
-from benchmarks.servers import Servers, servers
+from benchmarks.servers import Servers, on_servers
 from outbox.naming import Lane
 
 _COUNT = int(os.environ.get("BENCH_EVENTS", "20000"))
@@ -29,9 +29,7 @@ _WHICH = ("ours", "leased", "handwritten", "asyncsession")
 
 def main() -> dict[str, float]:
     """Run all rounds and return the medians."""
-    with servers() as given:
-        print(given.versions, file=sys.stderr)
-        return asyncio.run(_run(given))
+    return on_servers(_run)
 
 
 async def _run(given: Servers) -> dict[str, float]:

@@ -23,7 +23,7 @@ from benchmarks.events import events
 from benchmarks.fairness_child import HANDLER_S
 from benchmarks.raw_amqp import RawConnection, publish_frames
 from benchmarks.relay_process import declare_lanes
-from benchmarks.servers import Servers, servers
+from benchmarks.servers import Servers, on_servers
 from consumer.settings import ALL_TIERS
 from outbox.event import Event, Tier
 from outbox.naming import Lane
@@ -207,9 +207,7 @@ class Bench:
 
 def main() -> dict[str, float]:
     """Run all scenes, round after round."""
-    with servers() as given:
-        print(given.versions, file=sys.stderr)
-        return asyncio.run(_run(given))
+    return on_servers(_run)
 
 
 async def _run(given: Servers) -> dict[str, float]:

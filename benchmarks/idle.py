@@ -7,7 +7,6 @@ watched.
 
 import asyncio
 import os
-import sys
 import time
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -16,7 +15,7 @@ from psycopg import AsyncConnection
 
 from benchmarks.events import lanes
 from benchmarks.retained import retain
-from benchmarks.servers import Servers, servers
+from benchmarks.servers import Servers, on_servers
 from tests.support.processes import ConsoleProcess
 from tests.support.proxy import Proxy
 from tests.support.wait import until
@@ -31,9 +30,7 @@ _OWNED = "SELECT count(*) FROM outbox.bucket WHERE expires_at < clock_timestamp(
 
 def main() -> dict[str, float]:
     """Watch one relay and return what it cost."""
-    with servers() as given:
-        print(given.versions, file=sys.stderr)
-        return asyncio.run(_run(given))
+    return on_servers(_run)
 
 
 async def _run(given: Servers) -> dict[str, float]:

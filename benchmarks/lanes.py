@@ -19,7 +19,7 @@ from benchmarks.events import events, lanes
 from benchmarks.memory import family, resident_mb
 from benchmarks.raw_amqp import RawConnection, publish_frames
 from benchmarks.relay_process import declare_lanes
-from benchmarks.servers import Servers, servers
+from benchmarks.servers import Servers, on_servers
 from outbox.naming import Lane
 from outbox.topology import QueueKind
 from tests.support.processes import ConsoleProcess
@@ -33,9 +33,7 @@ _HANDLED: Final = "SELECT count(*) FROM consumer.ledger WHERE state = 'done'"
 
 def main() -> dict[str, float]:
     """Start one consumer process on all lanes and return what that took."""
-    with servers() as given:
-        print(given.versions, file=sys.stderr)
-        return asyncio.run(_run(given))
+    return on_servers(_run)
 
 
 async def _run(given: Servers) -> dict[str, float]:

@@ -1,14 +1,12 @@
 """NAME=latency: from COMMIT to a consumer of the queue, at 200 commits a second for 15 seconds."""
 
-import asyncio
 import os
 import statistics
-import sys
 import time
 
 from benchmarks.events import lanes
 from benchmarks.relay_process import declare_lanes, relay_process
-from benchmarks.servers import Servers, servers
+from benchmarks.servers import Servers, on_servers
 from benchmarks.timing import all_arrived, arrivals, commit_evenly, times_ms
 
 _PER_S = 200
@@ -19,9 +17,7 @@ _WARM = 200
 
 def main() -> dict[str, float]:
     """Run once and return the percentiles."""
-    with servers() as given:
-        print(given.versions, file=sys.stderr)
-        return asyncio.run(_run(given))
+    return on_servers(_run)
 
 
 async def _run(given: Servers) -> dict[str, float]:

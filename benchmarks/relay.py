@@ -24,7 +24,7 @@ from benchmarks.baselines import fill_plain_outbox, run_plain_relay
 from benchmarks.events import events, insert, lanes, purge, take_all
 from benchmarks.raw_amqp import RawConnection, publish_frames
 from benchmarks.relay_process import answer, ask, declare_lanes, relay_process
-from benchmarks.servers import Servers, servers
+from benchmarks.servers import Servers, on_servers
 from outbox.event import Event
 from outbox.naming import Lane
 from relay.limits import Limits
@@ -52,9 +52,7 @@ class Figures:
 
 def main() -> dict[str, float]:
     """Run all rounds and return the medians."""
-    with servers() as given:
-        print(given.versions, file=sys.stderr)
-        return asyncio.run(_run(given))
+    return on_servers(_run)
 
 
 async def _run(given: Servers) -> dict[str, float]:

@@ -16,7 +16,7 @@ from psycopg import AsyncConnection
 
 from benchmarks.events import events, insert, lanes
 from benchmarks.relay_process import declare_lanes, relay_process
-from benchmarks.servers import Servers, servers
+from benchmarks.servers import Servers, on_servers
 from benchmarks.timing import all_arrived, arrivals, commit_evenly, times_ms
 from outbox.naming import Lane
 
@@ -39,9 +39,7 @@ class Figures:
 
 def main() -> dict[str, float]:
     """Run all rounds and return the medians."""
-    with servers() as given:
-        print(given.versions, file=sys.stderr)
-        return asyncio.run(_run(given))
+    return on_servers(_run)
 
 
 async def _run(given: Servers) -> dict[str, float]:

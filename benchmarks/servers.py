@@ -1,13 +1,18 @@
 """Servers for one benchmark: given by DATABASE_URL and RABBITMQ_URL, else private ones of its own."""
 
+import asyncio
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from admin import migrate
 from tests.support.databases import fresh_database
 from tests.support.services import GivenPostgres, Report, find_postgres, find_rabbit, fresh_name
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,13 @@ def servers() -> Iterator[Servers]:
         rabbit.management.delete_vhost(vhost)
         rabbit.close()
         postgres.close()
+
+
+def on_servers(work: Callable[[Servers], Coroutine[object, object, T]]) -> T:
+    """What *work* comes to on servers that are there for it alone."""
+    with servers() as given:
+        print(given.versions, file=sys.stderr)
+        return asyncio.run(work(given))
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from psycopg import AsyncConnection
 from benchmarks.events import events, insert, lanes, take_all
 from benchmarks.relay_child import LEASE_S
 from benchmarks.relay_process import declare_lanes, relay_process
-from benchmarks.servers import Servers, servers
+from benchmarks.servers import Servers, on_servers
 from outbox.event import Event
 from outbox.naming import BUCKETS, Lane, bucket_of, tenant_hash
 
@@ -43,9 +43,7 @@ SELECT bool_and(pg_visible_in_snapshot(%s::xid8, lo)) AND NOT EXISTS (SELECT FRO
 
 def main() -> dict[str, float]:
     """Run all rounds; return the slowest takeover, and medians."""
-    with servers() as given:
-        print(given.versions, file=sys.stderr)
-        return asyncio.run(_run(given))
+    return on_servers(_run)
 
 
 async def _run(given: Servers) -> dict[str, float]:
