@@ -1,4 +1,4 @@
-"""What docs/deploying.md promises, with real processes: code is replaced, rolled back and moved to another group."""
+"""What docs/how-to/deploying.md promises, by real processes: code is replaced, rolled back, moved to another group."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -57,16 +57,16 @@ def rows_of(page: str, header: str) -> list[list[str]]:
 
 
 def test_what_errors_mean_is_documented_as_it_is() -> None:
-    states = [(row[0], row[1]) for row in rows_of("failures.md", "SQLSTATE")]
-    statuses = [(row[0], row[1]) for row in rows_of("failures.md", "HTTP status")]
+    states = [(row[0], row[1]) for row in rows_of("explanation/failures.md", "SQLSTATE")]
+    statuses = [(row[0], row[1]) for row in rows_of("explanation/failures.md", "HTTP status")]
     assert states == [(pattern, category.value) for pattern, category in SQLSTATES]
     assert statuses == [(pattern, category.value) for pattern, category in STATUSES]
-    assert {row[0] for row in rows_of("failures.md", "category")} == set(FailureCategory)
+    assert {row[0] for row in rows_of("explanation/failures.md", "category")} == set(FailureCategory)
 
 
 @pytest.mark.parametrize(("header", "kind"), [("policy", Policy), ("budget", Budget), ("breaker", Breaker)])
 def test_the_fields_of_a_policy_are_documented_with_their_defaults(header: str, kind: type[Policy]) -> None:
-    told = {row[0]: row[1].strip("`") for row in rows_of("failures.md", header)}
+    told = {row[0]: row[1].strip("`") for row in rows_of("explanation/failures.md", header)}
     fields = {field.name: field.default for field in dataclasses.fields(kind)}
     for name in {"budget", "breaker"} & fields.keys():
         fields[name] = "below"
@@ -75,12 +75,12 @@ def test_the_fields_of_a_policy_are_documented_with_their_defaults(header: str, 
 
 
 def test_every_alert_is_documented_with_its_level() -> None:
-    told = {row[0]: row[1] for row in rows_of("failures.md", "kind")}
+    told = {row[0]: row[1] for row in rows_of("explanation/failures.md", "kind")}
     assert told == {kind.value: "error" if kind.is_error else "warning" for kind in AlertKind}
 
 
 @pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.name
 )
 def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
