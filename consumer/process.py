@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import NoReturn
 from uuid import UUID
@@ -25,7 +26,7 @@ from consumer.worker import obey, obey_signals, report
 from outbox.errors import StoreUnavailable
 from outbox.shell.child import confine, own_command, parent
 from outbox.shell.exits import DONE, TRY_AGAIN
-from outbox.shell.health import HealthServer
+from outbox.shell.health import HealthServer, Probe
 from outbox.shell.logs import configure
 from outbox.shell.signals import Stop
 from outbox.shell.startup import are_reachable
@@ -43,7 +44,7 @@ async def run_process(consumer: Consumer, settings: ConsumerSettings, *, app_nam
     configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr)
     readiness = Readiness()
     register(readiness)
-    async with Stop() as stop, HealthServer(port=settings.health_port, probes=readiness.probes()) as health:
+    async with Stop() as stop, _health(settings, readiness.probes()) as health:
         log.info("consumer started", group=consumer.group, health_port=health.port)
         return await _consume(consumer, settings, stop, readiness, app_name=app_name)
 
@@ -93,7 +94,7 @@ async def run_supervisor(app_name: str, settings: ConsumerSettings, *, processes
             stop=stop,
         )
         register_fleet(supervisor)
-        async with HealthServer(port=settings.health_port, probes=supervisor.probes()) as health:
+        async with _health(settings, supervisor.probes()) as health:
             log.info("supervisor started", workers=processes, health_port=health.port)
             code = await supervisor.run()
             log.info("supervisor ended", exit_code=code)
@@ -127,6 +128,10 @@ async def run_isolated(consumer: Consumer, settings: ConsumerSettings, *, descri
     configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr, fields=fields)
     await serve(consumer, await parent(descriptor))
     return _leave_at_once(DONE)
+
+
+def _health(settings: ConsumerSettings, probes: Mapping[str, Probe]) -> HealthServer:
+    return HealthServer(host=settings.health_host, port=settings.health_port, probes=probes)
 
 
 def _tell_webhook(consumer: Consumer, settings: ConsumerSettings) -> None:

@@ -9,6 +9,7 @@ from consumer.limits import Limits, ShareBy
 from consumer.webhook import check_url
 from outbox.event import Tier
 from outbox.shell.settings import (
+    Address,
     BrokerName,
     BrokerUrl,
     DatabaseUrl,
@@ -83,6 +84,8 @@ class ConsumerSettings(BaseModel):
     replay_unknown_type_h: Annotated[float, Field(ge=0, le=8_760)] = _DEFAULTS.replay_unknown_type / timedelta(hours=1)
     start_s: Annotated[float, Field(ge=0, le=3_600)] = 10.0
     """How long database and broker may be unreachable when the process starts; later it waits for them."""
+    health_host: Address = "127.0.0.1"
+    """The address of health and metrics, which ask for no password: 0.0.0.0 is for networks that keep others out."""
     health_port: Port = 8082
     version: Annotated[str, Field(max_length=100)] | None = None
     """The build that runs, as whoever deploys calls it; status and verify tell processes apart by it."""

@@ -50,7 +50,7 @@ async def run_process(settings: RelaySettings) -> int:
     stop = asyncio.Event()
     async with Stop() as signals:
         probes = _probes(gauges, signals, hang_s=_STEP_LEASES_MAX * settings.lease_s)
-        async with HealthServer(port=settings.health_port, probes=probes) as health:
+        async with HealthServer(host=settings.health_host, port=settings.health_port, probes=probes) as health:
             log.info("relay started", health_port=health.port)
             work = asyncio.create_task(_work(settings, gauges, stop))
             first, second = asyncio.create_task(signals.drain()), asyncio.create_task(signals.at_once())

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, Field, model_validator
 
 from outbox.shell.settings import (
+    Address,
     BrokerName,
     DatabaseUrl,
     KindOfQueue,
@@ -52,6 +53,8 @@ class RelaySettings(BaseModel):
     janitor_s: Annotated[float, Field(ge=1, le=86_400)] = 300.0
     start_s: Annotated[float, Field(ge=0, le=3_600)] = 10.0
     """How long database and broker may be unreachable when the process starts; later it waits for them."""
+    health_host: Address = "127.0.0.1"
+    """The address of health and metrics, which ask for no password: 0.0.0.0 is for networks that keep others out."""
     health_port: Port = 8081
 
     @model_validator(mode="after")

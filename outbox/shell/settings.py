@@ -6,6 +6,7 @@ as ``OUTBOX_LOG_LEVEL``; the two addresses also by the names that platforms give
 """
 
 import difflib
+import ipaddress
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -56,6 +57,13 @@ def _broker_url(value: SecretStr) -> SecretStr:
     raise ValueError(f"want amqp://user:password@host:port/vhost, got {shown_url(text)!r}")
 
 
+def _address(value: str) -> str:
+    try:
+        return str(ipaddress.ip_address(value))
+    except ValueError:
+        raise ValueError(f"want an IP address, as 127.0.0.1, or 0.0.0.0 for all, got {value[:40]!r}") from None
+
+
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_database_url)]
 """A PostgreSQL URL, SQLAlchemy's ``postgresql+psycopg`` too, or a libpq ``key=value`` string."""
 
@@ -94,6 +102,9 @@ KindOfQueue = Annotated[QueueKind, AfterValidator(_queue_kind)]
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 """A TCP port; 0 lets the system choose one."""
+
+Address = Annotated[str, AfterValidator(_address)]
+"""An IP address of this machine; ``0.0.0.0`` and ``::`` are all of them."""
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "console"]

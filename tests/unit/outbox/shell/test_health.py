@@ -92,3 +92,11 @@ async def test_a_port_that_is_taken_is_one_clear_sentence(server: HealthServer) 
     with pytest.raises(ConfigError, match=f"127.0.0.1:{server.port} cannot be opened"):
         async with HealthServer(port=server.port, probes={}):
             pass
+
+
+async def test_it_answers_at_the_address_that_it_was_given_and_at_no_other() -> None:
+    async with HealthServer(port=0, probes={}, host="127.0.0.2") as opened:
+        _, writer = await asyncio.open_connection("127.0.0.2", opened.port)
+        writer.close()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", opened.port)

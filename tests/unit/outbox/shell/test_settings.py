@@ -4,7 +4,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from outbox.errors import ConfigError
-from outbox.shell.settings import BrokerUrl, DatabaseUrl, LogLevel, Port, load, shown
+from outbox.shell.settings import Address, BrokerUrl, DatabaseUrl, LogLevel, Port, load, shown
 
 PREFIX = "OUTBOX_RELAY_"
 DATABASE = "postgresql://app:s3cret@db/app"
@@ -16,6 +16,7 @@ class _Settings(BaseModel):
     database_url: DatabaseUrl
     rabbitmq_url: BrokerUrl | None = None
     log_level: LogLevel = "info"
+    health_host: Address = "127.0.0.1"
     health_port: Port = 0
     chunk: int = Field(default=200, ge=1, le=10000)
     lease_s: float = Field(default=15.0, gt=0)
@@ -101,3 +102,14 @@ def test_no_secret_is_in_what_is_shown_or_printed() -> None:
     assert lines["OUTBOX_RELAY_RABBITMQ_URL"] == "amqps://u:***@mq/v"
     assert lines["OUTBOX_RELAY_CHUNK"] == "200"
     assert "s3cret" not in f"{lines} {settings} {settings!r}"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::", "10.1.2.3"])
+def test_an_address_to_listen_at_is_taken(address: str) -> None:
+    assert _load(DATABASE_URL=DATABASE, OUTBOX_RELAY_HEALTH_HOST=address).health_host == address
+
+
+@pytest.mark.parametrize("address", ["*", "localhost", "0.0.0.0:8081", "127.0.0.0/8"])
+def test_what_is_no_address_of_a_machine_is_refused(address: str) -> None:
+    told = _refusal(DATABASE_URL=DATABASE, OUTBOX_RELAY_HEALTH_HOST=address)
+    assert told == f"OUTBOX_RELAY_HEALTH_HOST: want an IP address, as 127.0.0.1, or 0.0.0.0 for all, got {address!r}"
