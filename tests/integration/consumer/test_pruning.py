@@ -92,21 +92,23 @@ async def test_pruning_gives_way_to_a_claim_and_tries_again_later(connect: Conne
     assert (await pruning.prune(other, horizon=SHORT)).emptied == (busy_slot,)
 
 
-async def test_no_claim_waits_behind_the_pruning_of_many_rows(connect: Connect) -> None:
+async def test_no_claim_waits_over_100_ms_behind_the_pruning_of_a_million_rows(connect: Connect) -> None:
     """JasperFx/wolverine#3116, NServiceBus.Persistence.Sql#778"""
     pruner, claimer, holder = await connect(), await connect(), await connect()
     victim, *_ = sorted(free_now())
     current = slot_of(datetime.now(UTC), RING)
-    await fill(pruner, victim, rows=200_000)
+    await fill(pruner, victim, rows=1_000_000)
+    await pruner.execute("CHECKPOINT")  # a day's rows in a second: their writing is not what is asked about
+    await claimer.execute("SET lock_timeout = '100ms'")  # a claim that waited longer would raise LockNotAvailable
     is_over = asyncio.Event()
-    waits: list[float] = []
+    claims = 0
 
     async def claim() -> None:
+        nonlocal claims
         while not is_over.is_set():
             for slot in (current, victim):
-                began = time.monotonic()
                 await fill(claimer, slot)
-                waits.append(time.monotonic() - began)
+                claims += 1
 
     async def prune() -> None:
         async with holder.transaction():  # a slow claim in the way: pruning queues for its lock, and gives up
@@ -119,10 +121,7 @@ async def test_no_claim_waits_behind_the_pruning_of_many_rows(connect: Connect) 
 
     async with asyncio.timeout(60):
         await asyncio.gather(claim(), prune())
-    assert len(waits) > 10
-    # The lock's 50 ms and the truncation itself; room for a busy machine.
-    assert sorted(waits)[int(len(waits) * 0.99) - 1] < 0.1
-    assert max(waits) < 0.5
+    assert claims > 10
 
 
 async def test_results_are_removed_by_age_and_by_the_thousand(connection: Connection) -> None:
