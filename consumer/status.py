@@ -3,6 +3,7 @@
 What still lies in the log is not known here; ``outbox-relay status`` tells that.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -27,6 +28,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 BLOCKED_NAMED_MAX: Final = 100
 
 _PAUSES_NAMED_MAX: Final = 5
+_BREAKERS_NAMED_MAX: Final = 5
 
 #: A row that is due is taken within a second or so; after this long something is wrong, or too slow.
 OVERDUE_S: Final = 60.0
@@ -146,11 +148,15 @@ def problems(status: Status) -> list[str]:
     if len(status.pauses) > _PAUSES_NAMED_MAX:
         found.append(f"{len(status.pauses) - _PAUSES_NAMED_MAX} more pauses hold: outbox paused --group {status.group}")
     due = sum(one.due for one in status.waiting) + sum(one.events for one in status.queued or ())
-    if due and not any(one.is_alive for one in status.incarnations):
+    alive = [one for one in status.incarnations if one.is_alive]
+    if due and not alive:
         found.append(f"{_count(due, 'event')} due, and no process of {status.group} is alive: start outbox-consumer")
+    elif unserved := _unserved(status, alive):
+        found.append(unserved)
     elif status.waiting and status.waiting[0].overdue_s > OVERDUE_S:
         one = status.waiting[0]
         found.append(f"events of tenant {one.tenant!r} ({one.tier.label}) are overdue by {one.overdue_s:.0f} s")
+    found += _breakers(alive)
     suspects = sum(count.rows for count in status.work if count.reason is Reason.SUSPECT)
     if suspects:
         found.append(f"{_count(suspects, 'event')} being handled when the process died")
@@ -166,6 +172,33 @@ def problems(status: Status) -> list[str]:
     return found
 
 
+def _unserved(status: Status, alive: Sequence[Incarnation]) -> str | None:
+    """What is due of tiers that no living process serves; None if there is none, or one did not say."""
+    said = [one.heartbeat.tiers if one.heartbeat else () for one in alive]
+    due = Counter({one.tier: one.due for one in status.waiting})
+    for lane in status.queued or ():
+        due[lane.tier] += lane.events
+    left = [tier for tier in sorted(due) if due[tier] and all(tiers and tier not in tiers for tiers in said)]
+    if not left:
+        return None
+    named = ",".join(tier.label for tier in left)
+    return (
+        f"{_count(sum(due[tier] for tier in left), 'event')} due, and no process of {status.group} serves their tier:"
+        f" start outbox-consumer run --tiers {named}"
+    )
+
+
+def _breakers(alive: Sequence[Incarnation]) -> list[str]:
+    """Which handlers a breaker keeps from running, and in how many of the processes that are *alive*."""
+    open_in = Counter(breaker for one in alive if one.heartbeat for breaker in one.heartbeat.breakers)
+    return [
+        f"the breaker of handler {one.handler!r} for {one.type} is open in {processes} of"
+        f" {_count(len(alive), 'process')}{f', for tenant {one.tenant!r}' if one.tenant else ''}:"
+        " most of its attempts fail; mend what it calls, and it comes back by itself"
+        for one, processes in open_in.most_common(_BREAKERS_NAMED_MAX)
+    ]
+
+
 def _paused(pause: Pause, group: str) -> str:
     until = "until somebody resumes it" if pause.until is None else f"until {pause.until:%Y-%m-%d %H:%M:%S %Z}"
     why = f": {pause.reason}" if pause.reason else ""
@@ -173,7 +206,7 @@ def _paused(pause: Pause, group: str) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def _blocker(key: BlockedKey) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from outbox.event import Tier
 
@@ -20,10 +20,20 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenBreaker:
+    """The breaker of a handler is not closed: of everybody, or of one *tenant*."""
+
+    type: str
+    handler: str
+    tenant: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """As of the renewal. *lanes* are known here, *attached* consumed from; *outcomes* are counted since the start.
 
-    *is_suspended*: its group is paused as a whole, or it drains.
+    *is_suspended*: its group is paused as a whole, or it drains. *tiers* are those it serves; none from code too old to
+    say, which serves all.
     """
 
     is_connected: bool = False
@@ -33,6 +43,8 @@ class Heartbeat:
     in_hand: int = 0
     outcomes: Mapping[str, int] = field(default_factory=dict)
     running: tuple[Running, ...] = ()
+    tiers: tuple[Tier, ...] = ()
+    breakers: tuple[OpenBreaker, ...] = ()
 
     @property
     def settled(self) -> int:
@@ -49,18 +61,23 @@ class Heartbeat:
             "in_hand": self.in_hand,
             "outcomes": dict(self.outcomes),
             "running": [[one.tenant, int(one.tier), one.type, one.events] for one in self.running],
+            "tiers": [int(tier) for tier in self.tiers],
+            "breakers": [[one.type, one.handler, one.tenant] for one in self.breakers],
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, object]) -> Self:
         """What ``to_json`` of this code or of newer code wrote: what is not known here is left out."""
-        known = {name: content[name] for name in cls.__slots__ if name in content}
-        running = known.pop("running", [])
-        assert isinstance(running, list)  # noqa: S101 - as every version of this code writes it
+        known: dict[str, Any] = {name: content[name] for name in cls.__slots__ if name in content}
+        running, tiers, breakers = (known.pop(name, []) for name in ("running", "tiers", "breakers"))
         return cls(
             running=tuple(
                 Running(tenant=tenant, tier=Tier(tier), type=event_type, events=events)
                 for tenant, tier, event_type, events in running
             ),
-            **known,  # type: ignore[arg-type]
+            tiers=tuple(map(Tier, tiers)),
+            breakers=tuple(
+                OpenBreaker(type=event_type, handler=handler, tenant=tenant) for event_type, handler, tenant in breakers
+            ),
+            **known,
         )

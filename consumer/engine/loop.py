@@ -196,6 +196,8 @@ class Engine:
             in_hand=len(self.hands),
             outcomes=dict(self.outcomes),
             running=self.hands.running_by_type(),
+            tiers=self._scheduler.tiers,
+            breakers=self.restraint.breakers,
         )
 
     def stir(self) -> None:

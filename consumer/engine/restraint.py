@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 from consumer.decide.circuit import Circuit, Phase
 from consumer.decide.fairness import PauseScope
+from consumer.decide.heartbeat import OpenBreaker
 from consumer.decide.recent import MINUTE_S, Recent, Tally
 from consumer.engine.alarm import Alarm
 from consumer.engine.attempt import Handled, Raised, Returned
@@ -69,6 +70,11 @@ class Restraint:
     def paused(self) -> frozenset[PauseScope]:
         """What breakers keep from starting at all, for now."""
         return self._paused
+
+    @property
+    def breakers(self) -> tuple[OpenBreaker, ...]:
+        """Those that are not closed."""
+        return tuple(OpenBreaker(type=type_, handler=name, tenant=tenant) for type_, name, tenant in self._open)
 
     def buried(self, count: int = 1) -> None:
         """Take in that *count* more events became dead letters."""

@@ -53,6 +53,11 @@ class Scheduler:
         self._arrivals = count()
         self._has_woken = False
 
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """Those that are served."""
+        return tuple(sorted(self._slots.tiers))
+
     # ---------------------------------------------------------------- items
 
     def offer(self, item: Item) -> None:

@@ -11,8 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer import Alert, AlertKind, Breaker, Budget, Context, PauseHandler, PauseLane, Policy, Rule
 from consumer.decide.control import Scope
+from consumer.decide.heartbeat import Heartbeat
 from consumer.store import control
-from outbox.event import EventModel, Ordering
+from outbox.event import EventModel, Ordering, Tier
 from tests.integration.consumer.conftest import Connect
 from tests.support.engine import GROUP, TYPE, Rig, an_event, memory_rig
 from tests.support.rabbit_queues import rabbit_rig
@@ -202,7 +203,10 @@ async def test_an_open_breaker_at_the_head_of_a_lane_blocks_no_other_type_behind
     await rabbit.publish(*(an_event(number) for number in range(100)))
     await rabbit.publish(*(an_event(number, type=OTHER) for number in range(5)))
     await rabbit.until(lambda: rabbit.effects() == ["thanked"] * 5)
-    assert len(process.readiness.engine.restraint) == 1
+    said = process.readiness.engine.heartbeat()
+    assert [(one.type, one.handler) for one in said.breakers] == [(TYPE, "bill")]
+    assert said.tiers == tuple(Tier)
+    assert Heartbeat.from_json(said.to_json()) == said
     assert len(runs) < 5 + rabbit.limits.slots + 1
     # What failed before it opened is charged; what it made wait is not.
     assert rabbit.value("SELECT count(*) FROM consumer.ledger WHERE attempts > 0 AND state = 'retry'") < 5

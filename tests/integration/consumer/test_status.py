@@ -6,6 +6,7 @@ import json
 from rich.console import Console
 
 from consumer import status
+from consumer.decide.heartbeat import Heartbeat, OpenBreaker
 from consumer.outcome import DeadCategory
 from consumer.rabbitmq.depths import ready
 from consumer.status import Queued, Status
@@ -79,6 +80,34 @@ async def test_overdue_events_beside_a_living_process_are_a_problem(connection: 
     await connection.execute("UPDATE consumer.work SET due_at = due_at - interval '5 min'")
     (problem,) = status.problems(await status.read(connection, GROUP))
     assert "tenant 'acme' (standard) are overdue by 300 s" in problem
+
+
+async def alive(connection: Connection, *heartbeats: Heartbeat) -> None:
+    for pid, heartbeat in enumerate(heartbeats, 1):
+        process = await incarnation.begin(connection, GROUP, host="h", pid=pid, lease_s=30)
+        await incarnation.renew(connection, process, lease_s=30, heartbeat=heartbeat)
+
+
+async def test_events_of_a_tier_that_no_living_process_serves_are_a_problem(connection: Connection) -> None:
+    await alive(connection, Heartbeat(tiers=(Tier.INTERACTIVE,)), Heartbeat(tiers=(Tier.INTERACTIVE, Tier.STANDARD)))
+    await work.put(connection, [new_work(an_event(tier=tier)) for tier in (Tier.STANDARD, Tier.BULK, Tier.BULK)])
+    (problem,) = status.problems(await status.read(connection, GROUP))
+    assert problem == (
+        "2 events due, and no process of billing serves their tier: start outbox-consumer run --tiers bulk"
+    )
+    await alive(connection, Heartbeat())  # older code serves all tiers and does not say so
+    assert status.problems(await status.read(connection, GROUP)) == []
+
+
+async def test_an_open_breaker_is_told_with_the_number_of_processes_it_is_open_in(connection: Connection) -> None:
+    everybody = OpenBreaker(type="orders.placed", handler="bill", tenant=None)
+    one_tenant = OpenBreaker(type="orders.placed", handler="bill", tenant="acme")
+    await alive(connection, Heartbeat(breakers=(everybody, one_tenant)), Heartbeat(breakers=(everybody,)), Heartbeat())
+    found = await status.read(connection, GROUP)
+    for_all, for_one = status.problems(found)
+    assert for_all.startswith("the breaker of handler 'bill' for orders.placed is open in 2 of 3 processes: ")
+    assert "open in 1 of 3 processes, for tenant 'acme': " in for_one
+    assert "'handler': 'bill'" in str(status.to_json(found))
 
 
 async def test_a_blocked_key_is_told_with_what_it_waits_for(connection: Connection) -> None:
