@@ -77,12 +77,3 @@ def test_the_fields_of_a_policy_are_documented_with_their_defaults(header: str, 
 def test_every_alert_is_documented_with_its_level() -> None:
     told = {row[0]: row[1] for row in rows_of("explanation/failures.md", "kind")}
     assert told == {kind.value: "error" if kind.is_error else "warning" for kind in AlertKind}
-
-
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.name
-)
-def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
