@@ -21,6 +21,7 @@ from consumer.ports import Broker, Delivery, Exchange, Inbox, LostBecause, Recei
 from consumer.postgres.broker import postgres_broker
 from consumer.postgres.exchange import PostgresExchange
 from consumer.postgres.wire import Address as QueuesAddress
+from consumer.process import collect_rarely
 from consumer.rabbitmq.broker import rabbitmq_broker
 from consumer.rabbitmq.connection import Address
 from consumer.rabbitmq.exchange import RabbitMQExchange
@@ -111,6 +112,7 @@ async def run_ours(
     database_url: str, broker_url: str, *, count: int, ledger: LedgerName, limits: Limits
 ) -> tuple[float, float]:
     """Seconds, and CPU seconds."""
+    collect_rarely()  # as the process does
     broker, exchange = ports(broker_url)
     clocked = Clocked(broker, count=count)
     running = asyncio.create_task(
