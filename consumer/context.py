@@ -13,9 +13,10 @@ class Context:
     """One attempt, as its handler sees it.
 
     *attempt* counts from 1. *deadline* is when the attempt has to be over, in UTC. *idempotency_key* is the same at
-    every attempt of this handler with this event: hand it to other systems that take one. *log* already names the
-    event, the tenant, the handler and the attempt. *fencing_token* is the claim's, for leased handlers: a later claim
-    of the same event has a greater one, so a system that remembers the greatest refuses whoever woke up late.
+    every attempt of this handler with this event, and for its ``already_done``: hand it to other systems that take
+    one. *log* already names the event, the tenant, the handler and the attempt. *fencing_token* is the claim's, for
+    leased handlers: a later claim of the same event has a greater one, so a system that remembers the greatest refuses
+    whoever woke up late.
     """
 
     event: Event

@@ -67,7 +67,8 @@ class Handler:
     """One function that handles events of one type. *name* is part of its identity in the ledger.
 
     *rules* are its own and then its consumer's: the first that matches an error decides.
-    *already_done* says, before a leased handler runs once more, whether that is needless.
+    *already_done* says, before a leased handler runs once more, whether that is needless; *asks_for* is, of such a
+    hook, the name of its handler.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Handler:
     rules: tuple[Rule, ...] = ()
     ledger: LedgerMode = LedgerMode.TRANSACTIONAL
     already_done: "Handler | None" = None
+    asks_for: str | None = None
     isolation: Isolation = Isolation.NONE
     checks: Checks = field(default_factory=Checks, compare=False, repr=False)
 
@@ -223,7 +225,7 @@ def _read_hook(function: Callable[..., object], event: type[EventModel] | str, h
     )
     if hook.wants_session:
         raise ConfigError(f"{hook.name}: want the event and, if wanted, Context, got a session too")
-    return hook
+    return replace(hook, asks_for=handler.name)
 
 
 def read_upcast(function: Upcast, event: type[EventModel] | str, *, from_version: int) -> str:

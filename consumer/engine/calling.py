@@ -40,7 +40,8 @@ def _context(group: str, handler: Handler, event: Event, attempt: int, fencing_t
         event=event,
         attempt=attempt,
         deadline=datetime.now(UTC) + timedelta(seconds=handler.deadline_s),
-        idempotency_key=f"{group}:{event.id}:{handler.name}",
+        # A hook asks other systems for what its handler told them.
+        idempotency_key=f"{group}:{event.id}:{handler.asks_for or handler.name}",
         log=_log.bind(
             event_id=str(event.id), event_type=event.type, tenant=event.tenant, handler=handler.name, attempt=attempt
         ),

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -244,14 +244,17 @@ async def test_a_hook_that_says_it_is_done_spares_another_run(rig: Rig, connect:
     runs: list[int] = []
     asked: list[tuple[int, int]] = []
     done: set[int] = set()
+    keys: dict[int, set[str]] = defaultdict(set)
 
     async def is_done(event: OrderPlaced, ctx: Context) -> bool:
         asked.append((event.order_id, ctx.attempt))
+        keys[event.order_id].add(ctx.idempotency_key)
         return event.order_id in done
 
     @rig.consumer.on(OrderPlaced, ledger="leased", policy=replace(AT_ONCE, max_retries=1), already_done=is_done)
-    async def call(event: OrderPlaced) -> None:
+    async def call(event: OrderPlaced, ctx: Context) -> None:
         runs.append(event.order_id)
+        keys[event.order_id].add(ctx.idempotency_key)
         if event.order_id == 1:
             done.add(1)
             raise ConnectionError  # the effect is there, and nobody heard of it
@@ -268,6 +271,8 @@ async def test_a_hook_that_says_it_is_done_spares_another_run(rig: Rig, connect:
     await rig.until(lambda: rig.value("SELECT count(*) FROM consumer.ledger WHERE state = 'done'") == 3)
     assert sorted(asked) == [(1, 2), (2, 1), (2, 2)]
     assert runs.count(2) == 3
+    # What the handler told another system is what the hook asks it for.
+    assert [len(keys[number]) for number in (1, 2, 3)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("ledger", LEDGERS)
