@@ -2,6 +2,7 @@
 #              DATABASE_URL=... RABBITMQ_URL=... (or OUTBOX_BROKER=postgres) runs it against given servers
 # make test    every test, on real PostgreSQL and RabbitMQ; ARGS="-k words" narrows it
 # make check   lint, format, types, import floors
+# make docs    the documentation's site, into build/site; ARGS=serve shows it, and what is changed, at localhost:8000
 # make bench   NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | brokers | fairness | scheduler | memory | lanes
 #
 # The first call makes .venv; later ones reuse it until pyproject.toml or constraints.txt changes.
@@ -11,11 +12,11 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test check bench
+.PHONY: help demo test check docs bench
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n 's/^# \{0,1\}//; 1,6p' Makefile
+	@sed -n 's/^# \{0,1\}//; 1,7p' Makefile
 
 # The servers' addresses reach these commands by the environment, where `ps` does not show a password;
 # make itself exports a variable that was given on its command line.
@@ -34,6 +35,10 @@ check: .venv/.dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+
+docs: .venv/.dev
+	@echo "docs: the documentation's site, into build/site"
+	@$(BIN)/zensical $(if $(ARGS),$(ARGS),build --strict)
 
 bench: .venv/.dev
 	@echo "bench: $(if $(NAME),$(NAME),want NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | brokers | fairness | scheduler | memory | lanes)"
