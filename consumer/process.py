@@ -47,7 +47,7 @@ async def run_process(consumer: Consumer, settings: ConsumerSettings, *, app_nam
     """
     configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr)
     readiness = Readiness()
-    register(readiness)
+    _show(readiness, consumer, settings)
     async with Stop() as stop, _health(settings, readiness.probes()) as health:
         log.info("consumer started", group=consumer.group, health_port=health.port)
         return await _consume(consumer, settings, stop, readiness, app_name=app_name)
@@ -68,7 +68,7 @@ async def run_worker(
     """
     configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr, fields={"worker": number})
     readiness, stop, link = Readiness(), Stop(), await parent(descriptor)
-    register(readiness)
+    _show(readiness, consumer, settings)
     obey_signals(stop)
     log.info("consumer started", group=consumer.group)
     beside = [
@@ -132,6 +132,10 @@ async def run_isolated(consumer: Consumer, settings: ConsumerSettings, *, descri
     configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr, fields=fields)
     await serve(consumer, await parent(descriptor))
     return _leave_at_once(DONE)
+
+
+def _show(readiness: Readiness, consumer: Consumer, settings: ConsumerSettings) -> None:
+    register(readiness, group=consumer.group, build=settings.version or "", slots=settings.slots)
 
 
 def _health(settings: ConsumerSettings, probes: Mapping[str, Probe]) -> HealthServer:

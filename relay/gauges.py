@@ -1,6 +1,10 @@
 """What a running relay shows of itself: whether it works, and how often what has happened."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from outbox.event import Event
+from outbox.shell.histogram import DELAY_S, DURATION_S, Histogram
 
 
 @dataclass(slots=True, eq=False)
@@ -13,6 +17,10 @@ class Gauges:
     """The broker has asked for silence."""
     stepped_at: float = 0.0
     """Monotonic time of the engine's last step."""
+    polled_at: float = 0.0
+    """Unix time at which the log was last read; 0 before that."""
+    heard_at: float = 0.0
+    """Unix time of the broker's last confirm; 0 before that."""
     is_listening: bool = False
     """Apps can wake it; false where that is not wanted."""
     owned: int = 0
@@ -70,6 +78,22 @@ class Gauges:
     """Idempotency keys removed after they expired."""
     counters_pruned: int = 0
     """Ordering keys forgotten after their retention."""
+
+    publish_delay: Histogram = field(default_factory=lambda: Histogram(DELAY_S))
+    """Seconds from an event's emit, or due time, to the confirm. Replays, which are late on purpose, are left out."""
+    confirm_time: Histogram = field(default_factory=lambda: Histogram(DURATION_S))
+    """Seconds from handing a message to the broker to the confirm."""
+    oldest_unpublished_s: float | None = None
+    """The age of the oldest event that some group was not sent, of any relay's buckets; None before it is known."""
+    deferred_rows: Mapping[str, int] = field(default_factory=dict)
+    """Events that could not be published, by state."""
+
+    def confirmed_one(self, event: Event, *, took_s: float, at: float) -> None:
+        """The broker has confirmed *event* at the Unix time *at*, *took_s* seconds after it was sent."""
+        self.heard_at = at
+        self.confirm_time.observe(took_s)
+        if event.replay is None:
+            self.publish_delay.observe(at - event.ledger_time.timestamp())
 
     @property
     def is_ready(self) -> bool:

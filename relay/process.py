@@ -17,6 +17,7 @@ from outbox.shell.logs import configure
 from outbox.shell.signals import Stop
 from outbox.shell.startup import are_reachable
 from relay.engine.janitor import run_janitor
+from relay.engine.lookout import run_lookout
 from relay.engine.loop import run_relay
 from relay.engine.replayer import run_replays
 from relay.gauges import Gauges
@@ -32,6 +33,8 @@ log = structlog.get_logger(__name__)
 # A step of the engine waits for a third of a lease at most: one that takes this many leases hangs.
 _STEP_LEASES_MAX: Final = 2
 _AGAIN_S: Final = 10.0
+# No more often than metrics are commonly read.
+_LOOK_EVERY_S: Final = 15.0
 # New containers, beyond those freed meanwhile, before the collector looks for cycles; then how often it looks wider.
 _COLLECT_AT: Final = (20_000, 50, 100)
 
@@ -105,6 +108,7 @@ async def _work(settings: RelaySettings, gauges: Gauges, stop: asyncio.Event) ->
         asyncio.create_task(outlive(name, run, stop=stop))
         for name, run in (
             ("janitor", lambda: run_janitor(url, stop=stop, upkeep=settings.upkeep, gauges=gauges)),
+            ("lookout", lambda: run_lookout(url, stop=stop, every_s=_LOOK_EVERY_S, gauges=gauges)),
             ("replays", lambda: run_replays(url, again, again, stop=stop, limits=settings.limits, gauges=gauges)),
         )
     ]

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -80,6 +81,7 @@ class Lease:
                 engine.hands.withdraw_work()
                 await self._begin(connection)
             reaped = await incarnation.reap(connection, self._group)
+        engine.tally.renewed_at = time.time()
         if reaped.incarnations or reaped.released:
             self._log.warning(
                 "dead process found",

@@ -26,6 +26,7 @@ from consumer.engine.path import Held, Settled
 from consumer.engine.reminder import Reminder
 from consumer.engine.restraint import Restraint
 from consumer.engine.slot import Slot
+from consumer.engine.tally import Tally
 from consumer.ports import Broker, Delivery, LostBecause, Receipt
 from consumer.store.gate import Key
 from consumer.store.work import WorkRow
@@ -48,7 +49,7 @@ class Engine:
     *permits_wanted* is set when something waits for a permit of the fleet.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a part that the caller owns
         self,
         *,
         group: str,
@@ -59,9 +60,11 @@ class Engine:
         payload_bytes_max: int,
         restraint: Restraint,
         costs: Costs | None,
+        tally: Tally,
     ) -> None:
         self.group = group
         self.alarm = restraint.alarm
+        self.tally = tally
         self.restraint = restraint
         self.hands = Hands(scheduler, group=group, costs=costs)
         self.lanes = Lanes(prefetch=prefetch, scheduler=scheduler)
@@ -132,6 +135,7 @@ class Engine:
         now = time.monotonic()
         for row in rows:
             item = Item.of_row(row, ident=next(self._idents), payload_bytes_max=self._payload_bytes_max, now=now)
+            self.tally.from_work += 1
             # A buffer of its own: what it has in hand says nothing of the queue's consumer.
             self.hands.add(item, lane=f"work.{item.lane.routing_key}")
         self._dispatch()
@@ -147,6 +151,7 @@ class Engine:
     def settle(self, item: Item, settled: Settled) -> None:
         """All that follows from *item* is stored: tell whoever has to know."""
         self.outcomes[settled.outcome] += 1
+        self.tally.settled_at = time.time()
         if isinstance(item.source, Receipt):
             self.acknowledge(item.source)
         if settled.passed is not None:
@@ -381,6 +386,7 @@ class Engine:
             self._broker.settle([delivery.receipt], requeue=True)
             return
         self.lanes.delivered(delivery.queue)
+        self.tally.from_queues += 1
         envelope = open_envelope(delivery.message, lane, payload_bytes_max=self._payload_bytes_max)
         item = Item(
             ident=next(self._idents),

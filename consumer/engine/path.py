@@ -2,6 +2,7 @@
 
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,6 +23,7 @@ from consumer.engine.leased import insist
 from consumer.engine.modes import Modes
 from consumer.engine.restraint import Restraint
 from consumer.engine.slot import Slot
+from consumer.engine.tally import Tally
 from consumer.engine.verdict import Buried, Elsewhere, Fate, Finished, Pending, entries_of, fate_of, lets_key_pass
 from consumer.outcome import DeadCategory, DeadLetter
 from consumer.ports import AlertKind
@@ -99,6 +101,7 @@ class Path:
         now: Callable[[], datetime],
         rng: random.Random,
         restraint: Restraint,
+        tally: Tally,
     ) -> None:
         """*now* is the database's clock, as well as this process knows it."""
         self._group = consumer.group
@@ -110,6 +113,7 @@ class Path:
         self._now = now
         self._rng = rng
         self._restraint = restraint
+        self._tally = tally
         self._log = structlog.get_logger("consumer.decide.delivery")
         self._gate = logging.getLogger("consumer.decide.delivery")
 
@@ -202,6 +206,7 @@ class Path:
 
     async def _handle(self, slot: Slot, item: Item, event: Event, body: Body, wanted: Sequence[Handler]) -> Walked:
         fates: Sequence[Fate] = []
+        waited_s = (self._now() - event.ledger_time).total_seconds()
         unwritten = Unwritten()
         is_closed = False
         for handler in wanted:
@@ -227,10 +232,16 @@ class Path:
                     self._alert(item, fate.category, handler=fate.handler)
                 elif isinstance(fate, Pending) and fate.pause is not None:
                     self._alert_pause(item, event, fate, fate.pause)
-        return self._told(item, event, fates)
+        settled = self._told(item, event, fates)
+        # What comes from a row waited on purpose, and a replay's or a duplicate's time is long past.
+        if item.row is None and event.replay is None and settled.outcome != "duplicate":
+            self._tally.start_delay[item.lane.tier].observe(waited_s)
+        return settled
 
     async def _try(self, slot: Slot, item: Item, job: Job) -> Handled | Known | Early | Returned | Raised | Fenced:
+        began = time.monotonic()
         result = await self._modes.run(slot, job)
+        self._tally.attempted(job.handler.name, result, time.monotonic() - began)
         if isinstance(result, Interrupted):
             return self._judge_interruption(item, result)
         if (

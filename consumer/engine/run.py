@@ -24,6 +24,7 @@ from consumer.engine.drain import drain
 from consumer.engine.growth import OwnedGrowth
 from consumer.engine.guard import Guard
 from consumer.engine.lease import Clock, Lease
+from consumer.engine.lookout import Lookout
 from consumer.engine.loop import Engine
 from consumer.engine.modes import modes_of
 from consumer.engine.path import Path
@@ -35,6 +36,7 @@ from consumer.engine.restraint import Restraint
 from consumer.engine.service import Service
 from consumer.engine.slot import Slot
 from consumer.engine.suspects import MARGIN_S, Suspects, alone_s
+from consumer.engine.tally import Tally
 from consumer.engine.transactions import Transactions
 from consumer.limits import Limits
 from consumer.ports import Broker, Exchange
@@ -149,6 +151,7 @@ class Core:
     path: Path
     restraint: Restraint
     abandoned: Abandoned
+    tally: Tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +161,7 @@ class _Parts:
     service: Service
     redrive: Redrive
     owned_growth: OwnedGrowth
+    lookout: Lookout
     lease: Lease
     controls: Controls
     permits: Permits | None
@@ -208,6 +212,7 @@ async def _assemble(
         payload_bytes_max=limits.payload_bytes_max,
         restraint=core.restraint,
         costs=costs,
+        tally=core.tally,
     )
     controls = Controls(
         group=consumer.group,
@@ -268,6 +273,7 @@ async def _assemble(
         service=service,
         redrive=redrive,
         owned_growth=OwnedGrowth(engine=engine, desk=work, lease=lease),
+        lookout=Lookout(group=consumer.group, desk=work, tally=core.tally),
         lease=lease,
         controls=controls,
         permits=permits,
@@ -334,7 +340,7 @@ async def assemble_core(
         abandoned=abandoned,
     )
     stack.push_async_callback(modes.leased.close)
-    restraint = Restraint(alarm)
+    restraint, tally = Restraint(alarm), Tally()
     path = Path(
         consumer=consumer,
         modes=modes,
@@ -343,8 +349,9 @@ async def assemble_core(
         now=clock.now,
         rng=random.Random(),  # noqa: S311 - it spreads retries, and hides nothing
         restraint=restraint,
+        tally=tally,
     )
-    return Core(horizon=horizon, lease=lease, path=path, restraint=restraint, abandoned=abandoned)
+    return Core(horizon=horizon, lease=lease, path=path, restraint=restraint, abandoned=abandoned, tally=tally)
 
 
 async def _run(parts: _Parts, limits: Limits, stop: Stop) -> None:
@@ -391,6 +398,7 @@ def _jobs(parts: _Parts) -> list[Coroutine[object, object, None]]:
         again(parts.redrive.run),
         again(parts.redrive.give_up),
         again(parts.owned_growth.look),
+        again(parts.lookout.look),
         again(service.find_lanes),
         again(service.read_directory),
         again(service.collect_refused),

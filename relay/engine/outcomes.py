@@ -5,6 +5,7 @@ Every published row ends here: confirmed, given back and sent again, or failed a
 
 import math
 import random
+import time
 from collections.abc import Collection, Sequence
 from typing import Final, assert_never
 from uuid import UUID
@@ -67,6 +68,7 @@ class Outcomes:
         pieces: dict[Piece, None] = {}
         streams: dict[Stream, None] = {}
         confirmed: dict[Stream, None] = {}
+        heard_at = time.time()
         for settlement in settlements:
             sent = self._ended(settlement, now)
             if sent is None:
@@ -75,7 +77,9 @@ class Outcomes:
             if isinstance(sent.origin, Piece):
                 pieces[sent.origin] = None
             if isinstance(settlement, Confirmed):
-                sent.stream.pace.confirmed(now - sent.sent_at, now)
+                took_s = now - sent.sent_at
+                sent.stream.pace.confirmed(took_s, now)
+                self._gauges.confirmed_one(sent.row.event, took_s=took_s, at=heard_at)
                 confirmed[sent.stream] = None
             self._settle(sent, is_published=isinstance(settlement, Confirmed))
         for piece in pieces:

@@ -143,6 +143,7 @@ class Tenure:
         self._polled_at = now
         look_as = Look(token=self.token, relays=self._lease.relays) if look else None
         polled = await self._reader.poll(look_as=look_as)
+        self._gauges.polled_at = time.time()
         if polled.has_found:
             self._found_at = now
         if look:
