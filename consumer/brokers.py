@@ -16,7 +16,7 @@ from consumer.rabbitmq.exchange import RabbitMQExchange
 from outbox.queues import standing
 from outbox.queues.session import connect, deadline
 from outbox.shell import severed
-from outbox.shell.settings import BrokerName
+from outbox.shell.setting_types import BrokerName
 
 _ASK_S: Final = 30.0
 

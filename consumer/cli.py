@@ -5,6 +5,7 @@ import json
 import logging
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 from uuid import UUID
 
@@ -18,7 +19,9 @@ from outbox.errors import BrokerUnavailable, ConfigError
 from outbox.naming import Lane
 from outbox.shell.exits import DONE, TRY_AGAIN, run_cli
 from outbox.shell.logs import harmless
-from outbox.shell.settings import BrokerName, load, shown
+from outbox.shell.setting_sources import collect
+from outbox.shell.setting_types import BrokerName
+from outbox.shell.settings import Reading, load, read
 from outbox.shell.times import parse_moment
 
 if TYPE_CHECKING:
@@ -30,11 +33,6 @@ app: Final = typer.Typer(
     pretty_exceptions_enable=False,
     help="Takes events from RabbitMQ or PostgreSQL, fairly per tenant, and runs an app's handlers once per event.",
     epilog="Settings are environment variables: OUTBOX_CONSUMER_*, DATABASE_URL and RABBITMQ_URL. `check` shows them.",
-)
-
-_ADDRESSES: Final = (
-    *("DATABASE_URL", "RABBITMQ_URL"),
-    *(prefix + field.upper() for prefix in (PREFIX, "OUTBOX_") for field in StatusSettings.model_fields),
 )
 
 
@@ -68,10 +66,9 @@ def run(
     """Handle events until SIGTERM, then finish what runs and end; a second SIGTERM ends it at once."""
     from consumer.process import run_process, run_supervisor
 
-    settings = _settings(tiers, broker)
-    count = processes if processes is not None else settings.processes
-    if count > 1:
-        return asyncio.run(run_supervisor(app_name, settings, processes=count))
+    settings = _settings(tiers, broker, processes)
+    if settings.processes > 1:
+        return asyncio.run(run_supervisor(app_name, settings, processes=settings.processes))
     return asyncio.run(run_process(_load(app_name), settings, app_name=app_name))
 
 
@@ -118,9 +115,10 @@ def check(app_name: AppName, *, broker: Broker = None) -> None:
 
     # What libraries log of a failed connection says less than our one sentence.
     logging.disable()
-    consumer, settings = _load(app_name), _settings(broker=broker)
-    for name, value in shown(settings, prefix=PREFIX):
-        typer.echo(f"{name}={value}")
+    consumer, reading = _load(app_name), _reading(broker=broker)
+    settings = reading.required()
+    for line in reading.lines:
+        typer.echo(line)
     asyncio.run(check_services(consumer, settings))
     typer.echo(f"app, settings, database and broker are in order: {len(consumer.registry.types)} event types")
 
@@ -203,9 +201,8 @@ def main() -> None:
 
 def _status_settings() -> StatusSettings:
     # Of the consumer's settings it needs the addresses alone, and the others may be wrong or missing.
-    named = {name: os.environ[name] for name in _ADDRESSES if name in os.environ}
     logging.disable()  # what libraries log of a failed connection says less than our one sentence
-    return load(StatusSettings, prefix=PREFIX, environment=named)
+    return load(StatusSettings, prefix=PREFIX, environment=os.environ, directory=Path(), is_partial=True)
 
 
 async def _verify(settings: StatusSettings, fleet: "Fleet", wanted: "Wanted", *, within_s: float) -> "Verdict":
@@ -280,7 +277,14 @@ def _load(app_name: str) -> Consumer:
     return load_consumer(app_name, directory=os.getcwd())
 
 
-def _settings(tiers: str | None = None, broker: BrokerName | None = None) -> ConsumerSettings:
-    chosen = {} if broker is None else {f"{PREFIX}BROKER": broker}
-    settings = load(ConsumerSettings, prefix=PREFIX, environment=os.environ | chosen)
-    return settings if tiers is None else settings.model_copy(update={"tiers": tiers})
+def _settings(
+    tiers: str | None = None, broker: BrokerName | None = None, processes: int | None = None
+) -> ConsumerSettings:
+    return _reading(tiers, broker, processes).required()
+
+
+def _reading(
+    tiers: str | None = None, broker: BrokerName | None = None, processes: int | None = None
+) -> Reading[ConsumerSettings]:
+    options = {"--tiers": tiers, "--broker": broker, "--processes": processes}
+    return read(ConsumerSettings, prefix=PREFIX, sources=collect(os.environ, directory=Path(), options=options))

@@ -8,16 +8,16 @@ import asyncio
 import json
 import ssl
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from consumer.ports import Alert
+from consumer.web_address import PORTS, check_url
 
 _DEADLINE_S: Final = 5.0
 _TRIES: Final = 3
 _HEAD_BYTES_MAX: Final = 8192
-_PORTS: Final = {"http": 80, "https": 443}
 
 
 class WebhookRefused(Exception):
@@ -56,7 +56,7 @@ class WebhookAlerts:
         url, is_tls = self._url, self._url.scheme == "https"
         reader, writer = await asyncio.open_connection(
             url.hostname,
-            url.port or _PORTS[url.scheme],
+            url.port or PORTS[url.scheme],
             ssl=ssl.create_default_context() if is_tls else None,
             limit=_HEAD_BYTES_MAX,
         )
@@ -74,20 +74,6 @@ class WebhookAlerts:
         if not (version.startswith("HTTP/1.") and status.isdigit()):
             raise ConnectionError("alert target: want an HTTP status, got something else")
         return int(status)
-
-
-def check_url(url: str) -> SplitResult:
-    """Return *url* in its parts. Raises ValueError, without repeating it: its path is often a secret."""
-    try:
-        parts = urlsplit(url)
-        is_good = parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_good = False
-    if not (is_good and url.isascii() and url.isprintable() and " " not in url):
-        raise ValueError("want http://host/path or https://host/path, got something else")
-    if parts.username is not None or parts.fragment:
-        raise ValueError("want an address without a user and without #, got one with")
-    return parts
 
 
 def _head(url: SplitResult, length: int) -> bytes:

@@ -3,12 +3,15 @@
 import asyncio
 import logging
 import os
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from outbox.shell.exits import run_cli
-from outbox.shell.settings import BrokerName, load, shown
+from outbox.shell.setting_sources import collect
+from outbox.shell.setting_types import BrokerName
+from outbox.shell.settings import Reading, load, read
 from relay.settings import PREFIX, RelaySettings, StatusSettings
 
 app: Final = typer.Typer(
@@ -19,7 +22,6 @@ app: Final = typer.Typer(
 )
 
 Broker = Annotated[BrokerName | None, typer.Option(help="Where queues are; else by the setting.", show_default=False)]
-_DATABASE_NAMES: Final = (f"{PREFIX}DATABASE_URL", "OUTBOX_DATABASE_URL", "DATABASE_URL")
 
 
 @app.command()
@@ -37,9 +39,10 @@ def check(*, broker: Broker = None) -> None:
 
     # What libraries log of a failed connection says less than our one sentence.
     logging.disable()
-    settings = _settings(broker)
-    for name, value in shown(settings, prefix=PREFIX):
-        typer.echo(f"{name}={value}")
+    reading = _reading(broker)
+    settings = reading.required()
+    for line in reading.lines:
+        typer.echo(line)
     asyncio.run(check_services(settings))
     typer.echo("settings, database and broker are in order")
 
@@ -54,8 +57,7 @@ def status(
     from relay.status import read
 
     # Of the relay's settings it needs the address alone, and the others may be wrong or missing.
-    named = {name: os.environ[name] for name in _DATABASE_NAMES if name in os.environ}
-    settings = load(StatusSettings, prefix=PREFIX, environment=named)
+    settings = load(StatusSettings, prefix=PREFIX, environment=os.environ, directory=Path(), is_partial=True)
     found = asyncio.run(read(settings.database_url.get_secret_value()))
     if as_json:
         typer.echo(status_text.as_json(found))
@@ -69,5 +71,9 @@ def main() -> None:
 
 
 def _settings(broker: BrokerName | None) -> RelaySettings:
-    chosen = {} if broker is None else {f"{PREFIX}BROKER": broker}
-    return load(RelaySettings, prefix=PREFIX, environment=os.environ | chosen)
+    return _reading(broker).required()
+
+
+def _reading(broker: BrokerName | None) -> Reading[RelaySettings]:
+    sources = collect(os.environ, directory=Path(), options={"--broker": broker})
+    return read(RelaySettings, prefix=PREFIX, sources=sources)

@@ -1,12 +1,12 @@
-"""The relay's settings: read once, in ``relay.cli``, from ``OUTBOX_RELAY_*`` and the names all processes share."""
+"""The relay's settings: read once, in ``relay.cli``."""
 
 from typing import Annotated, Final
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
-from outbox.shell.settings import (
+from outbox.shell.setting_types import (
     Address,
-    BrokerName,
+    Broker,
     DatabaseUrl,
     KindOfQueue,
     LogFormat,
@@ -14,6 +14,7 @@ from outbox.shell.settings import (
     Port,
     QueuesUrl,
     RabbitUrl,
+    StartS,
 )
 from relay.limits import Limits, Upkeep
 from relay.rabbitmq.frames import DEFAULT_BODY_BYTES_MAX
@@ -27,53 +28,123 @@ _HORIZON_DAYS: Final = 14.0
 
 
 class RelaySettings(BaseModel):
-    """One field per setting; ``window`` is ``OUTBOX_RELAY_WINDOW``."""
+    """One field per setting; ``window`` is ``OUTBOX_RELAY_WINDOW``. What is wrong together, the later field refuses."""
 
-    database_url: DatabaseUrl
-    broker: BrokerName = "rabbitmq"
+    database_url: Annotated[
+        DatabaseUrl, Field(description="PostgreSQL with the `outbox` tables: a primary, never a standby.")
+    ]
+    broker: Annotated[Broker, Field(json_schema_extra={"option": True})] = "rabbitmq"
     rabbitmq_url: RabbitUrl = None
     broker_database_url: QueuesUrl = None
     log_level: LogLevel = "info"
     log_format: LogFormat = "auto"
     queue_kind: KindOfQueue = "quorum"
-    window: Annotated[int, Field(ge=1, le=100_000)] = _DEFAULTS.window
-    cap: Annotated[int, Field(ge=1, le=100_000)] = _DEFAULTS.cap
-    chunk: Annotated[int, Field(ge=1, le=10_000)] = _DEFAULTS.chunk
-    lease_s: Annotated[float, Field(ge=3, le=600)] = _DEFAULTS.lease_s
-    persist_ms: Annotated[int, Field(ge=10, le=5_000)] = int(_DEFAULTS.persist_s * _MS)
-    confirm_s: Annotated[float, Field(ge=1, le=600)] = _DEFAULTS.confirm_s
-    busy_poll_ms: Annotated[int, Field(ge=1, le=1_000)] = int(_DEFAULTS.busy_poll_s * _MS)
-    idle_poll_ms: Annotated[int, Field(ge=1, le=10_000)] = int(_DEFAULTS.idle_poll_s * _MS)
-    listen: bool = False
-    drain_s: Annotated[float, Field(ge=0, le=60)] = _DEFAULTS.drain_s
-    attempts: Annotated[int, Field(ge=1, le=1_000)] = _DEFAULTS.attempts
-    body_bytes_max: Annotated[int, Field(ge=1024, le=512 * 1024 * 1024)] = DEFAULT_BODY_BYTES_MAX
-    retention_days: Annotated[float, Field(ge=0, le=365)] = 7.0
-    ordering_retention_days: Annotated[float, Field(ge=0, le=3_650)] = 30.0
-    janitor_s: Annotated[float, Field(ge=1, le=86_400)] = 300.0
-    start_s: Annotated[float, Field(ge=0, le=3_600)] = 10.0
-    """How long database and broker may be unreachable when the process starts; later it waits for them."""
+    window: int = Field(
+        default=_DEFAULTS.window,
+        ge=1,
+        le=100_000,
+        description="Events published and not yet noted as such; at most so many come twice after a crash.",
+    )
+    cap: int = Field(
+        default=_DEFAULTS.cap,
+        ge=1,
+        le=100_000,
+        description="Events read together with their payloads; a larger commit is read tenant by tenant.",
+    )
+    chunk: int = Field(default=_DEFAULTS.chunk, ge=1, le=10_000, description="Events of one tenant in one turn.")
+    lease_s: float = Field(
+        default=_DEFAULTS.lease_s,
+        ge=3,
+        le=600,
+        description="Seconds until a dead relay's buckets are taken over; renewed at a third of it.",
+    )
+    persist_ms: int = Field(
+        default=int(_DEFAULTS.persist_s * _MS),
+        ge=10,
+        le=5_000,
+        description="How often positions are stored, in milliseconds.",
+    )
+    confirm_s: float = Field(
+        default=_DEFAULTS.confirm_s,
+        ge=1,
+        le=600,
+        description="Seconds that a confirm may take before its lane, or the connection, counts as faulty.",
+    )
+    busy_poll_ms: int = Field(
+        default=int(_DEFAULTS.busy_poll_s * _MS),
+        ge=1,
+        le=1_000,
+        description="How often the log is read while events come, in milliseconds.",
+    )
+    idle_poll_ms: int = Field(
+        default=int(_DEFAULTS.idle_poll_s * _MS),
+        ge=1,
+        le=10_000,
+        validate_default=True,
+        description="How often it is read when none come, in milliseconds; never more often than while they come.",
+    )
+    listen: bool = Field(
+        default=False,
+        description="Read the log at once when an app says that it has committed, on one more database connection.",
+    )
+    drain_s: float = Field(
+        default=_DEFAULTS.drain_s, ge=0, le=60, description="Seconds that a planned stop waits for confirms."
+    )
+    attempts: int = Field(
+        default=_DEFAULTS.attempts,
+        ge=1,
+        le=1_000,
+        description="Tries to publish an event that the broker refuses, before it is dead; an outage counts as none.",
+    )
+    body_bytes_max: int = Field(
+        default=DEFAULT_BODY_BYTES_MAX,
+        ge=1024,
+        le=512 * 1024 * 1024,
+        description="The broker's own limit on a message, in bytes.",
+    )
+    retention_days: float = Field(
+        default=7.0,
+        ge=0,
+        le=365,
+        description="How long published events stay in the log, at least. The ring of 16 slots of 12 hours holds 7"
+        " days, and with it more is refused.",
+    )
+    ordering_retention_days: float = Field(
+        default=30.0,
+        ge=0,
+        le=3_650,
+        validate_default=True,
+        description="How long an unused ordering key's counter is kept: at least the retention and 14 days, the"
+        " consumers' horizon; more where theirs is longer.",
+    )
+    janitor_s: float = Field(
+        default=300.0,
+        ge=1,
+        le=86_400,
+        description="How often old events, keys and counters are looked for, in seconds.",
+    )
+    start_s: StartS = 10.0
     health_host: Address = "127.0.0.1"
-    """The address of health and metrics, which ask for no password: 0.0.0.0 is for networks that keep others out."""
     health_port: Port = 8081
 
-    @model_validator(mode="after")
-    def _polls_in_order(self) -> "RelaySettings":
-        if self.busy_poll_ms > self.idle_poll_ms:
-            raise ValueError(
-                f"{PREFIX}BUSY_POLL_MS: want at most {PREFIX}IDLE_POLL_MS, {self.idle_poll_ms}, got {self.busy_poll_ms}"
-            )
-        return self
+    @field_validator("idle_poll_ms")
+    @classmethod
+    def _polls_in_order(cls, value: int, info: ValidationInfo) -> int:
+        busy: int = info.data.get("busy_poll_ms", 0)
+        if busy > value:
+            raise ValueError(f"want at least {PREFIX}BUSY_POLL_MS, {busy}, got {value}")
+        return value
 
-    @model_validator(mode="after")
-    def _counters_outlive_events(self) -> "RelaySettings":
-        least = self.retention_days + _HORIZON_DAYS
-        if self.ordering_retention_days < least:
+    @field_validator("ordering_retention_days")
+    @classmethod
+    def _counters_outlive_events(cls, value: float, info: ValidationInfo) -> float:
+        least = info.data.get("retention_days", 0.0) + _HORIZON_DAYS
+        if value < least:
             raise ValueError(
-                f"{PREFIX}ORDERING_RETENTION_DAYS: want at least {PREFIX}RETENTION_DAYS and the consumers' horizon of"
-                f" {_HORIZON_DAYS:g} days together, {least:g}, got {self.ordering_retention_days:g}"
+                f"want at least {PREFIX}RETENTION_DAYS and the consumers' horizon of"
+                f" {_HORIZON_DAYS:g} days together, {least:g}, got {value:g}"
             )
-        return self
+        return value
 
     @property
     def limits(self) -> Limits:

@@ -27,6 +27,9 @@ class Processes:
         self._directory = directory
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")},
+            # What an app's own files say is not meant for the demo.
+            "OUTBOX_ENV_FILE": os.devnull,
+            "OUTBOX_CONFIG": os.devnull,
             "OUTBOX_DATABASE_URL": database_url,
             **broker,
             "OUTBOX_LOG_FORMAT": "json",

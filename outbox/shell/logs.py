@@ -13,7 +13,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from outbox.shell.secrets import masked
-from outbox.shell.settings import LogFormat, LogLevel
+from outbox.shell.setting_types import LogFormat, LogLevel
 
 _MAX_TEXT: Final = 2000
 # C0 and C1 controls, line and paragraph separators, and the marks that turn the direction of text.

@@ -1,220 +1,187 @@
-"""Settings: read once from an environment that is handed in, checked together, refused in one message.
+"""Settings: read once from sources that are handed in, checked together, refused in one message.
 
-A setting named ``lease_s`` of a process with the prefix ``OUTBOX_RELAY_`` is the variable
-``OUTBOX_RELAY_LEASE_S``. The few that all processes have (``SHARED``) may also be given for all of them,
-as ``OUTBOX_LOG_LEVEL``; the two addresses also by the names that platforms give them. The more special name wins.
+A setting named ``lease_s`` of a process with the prefix ``OUTBOX_RELAY_`` is the variable ``OUTBOX_RELAY_LEASE_S``, in
+the environment or a ``.env`` file, and the key ``lease_s`` under ``[relay]`` in a TOML file. The few that all processes
+have (``SHARED``) may also be given for all of them, as ``OUTBOX_LOG_LEVEL`` or under ``[outbox]``; the two addresses
+also by the names that platforms give them. The first source that has any of its names wins; in one source the more
+special name.
+
+Not pydantic-settings: it merges its sources before anybody can ask which of them, under which name, gave a value, and
+ignores variables that nothing reads. Its own parts do the work here: pydantic, python-dotenv, tomllib.
 """
 
 import difflib
-import ipaddress
-import json
-import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Final, Literal, TypeVar, get_origin
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Generic, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, SecretStr, ValidationError, ValidationInfo
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from outbox.errors import ConfigError
-from outbox.shell.secrets import masked, shown_url
-from outbox.topology import QueueKind
+from outbox.shell.secrets import masked
+from outbox.shell.setting_sources import (
+    COMMON_PREFIX,
+    PREFIXES,
+    Source,
+    Sources,
+    collect,
+    section_of,
+)
+from outbox.shell.setting_table import READ_ELSEWHERE, SHARED, Setting, settings_of
 
 M = TypeVar("M", bound=BaseModel)
 
-SHARED: Final = (
-    "database_url",
-    "broker",
-    "rabbitmq_url",
-    "broker_database_url",
-    "log_level",
-    "log_format",
-    "queue_kind",
-)
-_COMMON_PREFIX: Final = "OUTBOX_"
-_PREFIXES: Final = ("OUTBOX_RELAY_", "OUTBOX_CONSUMER_")
-_PLATFORM_NAMES: Final = {"database_url": "DATABASE_URL", "rabbitmq_url": "RABBITMQ_URL"}
-_DATABASE_SCHEMES: Final = ("postgresql", "postgres", "postgresql+psycopg")
-_BROKER_SCHEMES: Final = ("amqp", "amqps")
-_CONNINFO: Final = re.compile(r"\s*\w+\s*=")
-_COLLECTIONS: Final = (list, tuple, set, frozenset, dict)
-_BOUNDS: Final = {"ge": "{} or more", "gt": "more than {}", "le": "{} or less", "lt": "less than {}"}
+DEFAULT: Final = "default"
 
 
-def _database_url(value: SecretStr) -> SecretStr:
-    text = value.get_secret_value()
-    scheme, mark, _ = text.partition("://")
-    if (mark and scheme in _DATABASE_SCHEMES) or (not mark and _CONNINFO.match(text)):
-        return value
-    raise ValueError(f"want postgresql://user:password@host:port/database, got {shown_url(text)!r}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One name in one source; *value* is None where it is not given there."""
+
+    place: str
+    origin: str
+    value: object
 
 
-def _broker_url(value: SecretStr) -> SecretStr:
-    text = value.get_secret_value()
-    scheme, mark, _ = text.partition("://")
-    if mark and scheme in _BROKER_SCHEMES:
-        return value
-    raise ValueError(f"want amqp://user:password@host:port/vhost, got {shown_url(text)!r}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A setting and every place that it is read from, the one that wins first."""
+
+    setting: Setting
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def winner(self) -> Candidate | None:
+        """Where its value comes from; None is its default."""
+        return next((one for one in self.candidates if one.value is not None), None)
+
+    @property
+    def origin(self) -> str:
+        """The same in words."""
+        return DEFAULT if self.winner is None else self.winner.origin
+
+    @property
+    def value(self) -> object:
+        """As it was written, or the default."""
+        return self.setting.default if self.winner is None else self.winner.value
 
 
-def _address(value: str) -> str:
-    try:
-        return str(ipaddress.ip_address(value))
-    except ValueError:
-        raise ValueError(f"want an IP address, as 127.0.0.1, or 0.0.0.0 for all, got {value[:40]!r}") from None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading(Generic[M]):
+    """What a process's settings are, or what is wrong with them."""
+
+    settings: M | None
+    rows: tuple[Row, ...]
+    problems: tuple[str, ...]
+    missing: tuple[str, ...]
+    """Of its settings those that nobody gives and that have no default."""
+
+    def required(self) -> M:
+        """The settings. Raises ConfigError: something is missing, wrong or unknown; the message names all of it."""
+        if self.settings is None or self.problems:
+            raise ConfigError("; ".join(self.problems))
+        return self.settings
+
+    @property
+    def lines(self) -> list[str]:
+        """Every setting by its variable, with its value and where that is from; no secret in it."""
+        return [f"{row.setting.variable}={row.setting.shown(row.value)}  # {row.origin}" for row in self.rows]
 
 
-DatabaseUrl = Annotated[SecretStr, AfterValidator(_database_url)]
-"""A PostgreSQL URL, SQLAlchemy's ``postgresql+psycopg`` too, or a libpq ``key=value`` string."""
-
-BrokerUrl = Annotated[SecretStr, AfterValidator(_broker_url)]
-"""An AMQP 0-9-1 URL."""
-
-BrokerName = Literal["rabbitmq", "postgres"]
-"""Where queues are. A field of this type stands before those whose types ask for it below, and is named ``broker``."""
-
-
-def _rabbitmq_url(value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-    if value is None and info.data.get("broker") == "rabbitmq":
-        raise ValueError("missing, and so is OUTBOX_BROKER=postgres for queues in PostgreSQL")
-    return value
-
-
-def _queues_url(value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-    if info.data.get("broker") == "rabbitmq":
-        raise ValueError("want OUTBOX_BROKER=postgres with it, got rabbitmq")
-    return value
-
-
-def _queue_kind(value: QueueKind, info: ValidationInfo) -> QueueKind:
-    if info.data.get("broker") == "postgres":
-        raise ValueError(f"want OUTBOX_BROKER=rabbitmq with {value}, got postgres, whose queues are of one kind")
-    return value
-
-
-RabbitUrl = Annotated[BrokerUrl | None, AfterValidator(_rabbitmq_url), Field(validate_default=True)]
-"""Where RabbitMQ is: required where ``broker`` says so, and not read where it does not."""
-
-QueuesUrl = Annotated[DatabaseUrl | None, AfterValidator(_queues_url)]
-"""The database that queues are in, if it is not the process's own."""
-
-KindOfQueue = Annotated[QueueKind, AfterValidator(_queue_kind)]
-
-Port = Annotated[int, Field(ge=0, le=65535)]
-"""A TCP port; 0 lets the system choose one."""
-
-Address = Annotated[str, AfterValidator(_address)]
-"""An IP address of this machine; ``0.0.0.0`` and ``::`` are all of them."""
-
-LogLevel = Literal["debug", "info", "warning", "error"]
-LogFormat = Literal["auto", "json", "console"]
-
-
-def load(model: type[M], *, prefix: str, environment: Mapping[str, str]) -> M:
-    """The settings that *environment* gives to *model*.
-
-    An empty variable counts as not given. A collection is written as JSON.
-
-    Args:
-        model: a pydantic model with one field per setting.
-        prefix: that of the process, such as ``OUTBOX_RELAY_``.
+def load(
+    model: type[M],
+    *,
+    prefix: str,
+    environment: Mapping[str, str],
+    directory: Path | None = None,
+    options: Mapping[str, object] | None = None,
+    is_partial: bool = False,
+) -> M:
+    """The settings of *model*; see ``read`` and ``outbox.shell.setting_sources.collect``.
 
     Raises:
         ConfigError: something is missing, wrong or unknown; the message names all of it.
     """
-    given = {name: value for name, value in environment.items() if value != ""}
-    problems: list[str] = list(_unknown(model, prefix, given))
-    values, found = _collected(model, prefix, given)
+    sources = collect(environment, directory=directory, options=options)
+    return read(model, prefix=prefix, sources=sources, is_partial=is_partial).required()
+
+
+def read(model: type[M], *, prefix: str, sources: Sources, is_partial: bool = False) -> Reading[M]:
+    """What *sources* say of the settings of *model*, and all that is wrong with it.
+
+    Args:
+        model: a pydantic model with one field per setting.
+        prefix: that of the process, such as ``OUTBOX_RELAY_``.
+        is_partial: whether *model* has not all settings of the process, so that others may be given too.
+    """
+    table = settings_of(model, prefix=prefix)
+    rows = {setting.field: Row(setting=setting, candidates=_candidates(setting, sources.found)) for setting in table}
+    problems = list(sources.problems)
+    if not is_partial:
+        problems += [found for source in sources.found for found in _unknown(table, prefix, source)]
+    missing: list[str] = []
+    settings: M | None = None
     try:
-        settings = model.model_validate(values)
+        settings = model.model_validate({name: row.winner.value for name, row in rows.items() if row.winner})
     except ValidationError as error:
-        problems += [_problem(model, prefix, found, detail) for detail in error.errors(include_url=False)]
-    if problems:
-        raise ConfigError("; ".join(sorted(problems)))
-    return settings
+        for detail in error.errors(include_url=False):
+            row = rows[str(detail["loc"][0])]
+            problems.append(_problem(row, detail))
+            if detail["type"] == "missing":
+                missing.append(row.setting.field)
+    return Reading(
+        settings=settings, rows=tuple(rows.values()), problems=tuple(sorted(problems)), missing=tuple(missing)
+    )
 
 
-def shown(settings: BaseModel, *, prefix: str) -> list[tuple[str, str]]:
-    """Every setting by its variable's name, with its value as it may be printed: no secret in it."""
-    lines = []
-    for field in type(settings).model_fields:
-        value = getattr(settings, field)
-        text = shown_url(value.get_secret_value()) if isinstance(value, SecretStr) else str(value)
-        lines.append((_names(field, prefix)[0], text))
-    return lines
+def _candidates(setting: Setting, sources: tuple[Source, ...]) -> tuple[Candidate, ...]:
+    return tuple(
+        Candidate(place=source.place(name), origin=source.origin(name), value=source.values.get(name))
+        for source in sources
+        for name in setting.names
+        if source.takes(name)
+    )
 
 
-def _names(field: str, prefix: str) -> list[str]:
-    """The variables that give *field*, the one that wins first."""
-    names = [prefix + field.upper()]
-    if field in SHARED:
-        names.append(_COMMON_PREFIX + field.upper())
-    if field in _PLATFORM_NAMES:
-        names.append(_PLATFORM_NAMES[field])
-    return list(dict.fromkeys(names))
+def _unknown(table: list[Setting], prefix: str, source: Source) -> Iterator[str]:
+    """A complaint for each name that is meant for this process, or for all, and that nothing reads."""
+    if source.kind not in ("environment", "dotenv", "toml"):
+        return
+    is_file = source.kind == "toml"
+    own, common = (f"[{section_of(prefix)}] ", "[outbox] ") if is_file else (prefix, COMMON_PREFIX)
+    others = () if is_file else tuple(other for other in PREFIXES if other != prefix)
+    cased = str.lower if is_file else str.upper
+    ours = {setting.field: own + cased(setting.field) for setting in table}
+    shared = {field: common + cased(field) for field in SHARED}
+    known = {*ours.values(), *shared.values(), *(() if is_file else READ_ELSEWHERE)}
+    for name in source.values:
+        if name in known or not name.startswith((own, common)) or name.startswith(others):
+            continue
+        is_own = name.startswith(own)
+        bare = name.removeprefix(own if is_own else common).lower()
+        near = ours if is_own else ours | shared
+        found = difflib.get_close_matches(bare, near, n=1, cutoff=0.75)
+        yield f"{source.place(name)}: no such setting" + (f", did you mean {near[found[0]]}?" if found else "")
 
 
-def _collected(
-    model: type[BaseModel], prefix: str, given: Mapping[str, str]
-) -> tuple[dict[str, object], dict[str, str]]:
-    """The values by field, and the name of the variable that gave each."""
-    values: dict[str, object] = {}
-    found: dict[str, str] = {}
-    for field, info in model.model_fields.items():
-        name = next((name for name in _names(field, prefix) if name in given), None)
-        if name is not None:
-            values[field] = _parsed(given[name], info)
-            found[field] = name
-    return values, found
-
-
-def _parsed(text: str, info: FieldInfo) -> object:
-    """*text*, or what it says as JSON where the field is a collection."""
-    if get_origin(info.annotation) not in _COLLECTIONS:
-        return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _unknown(model: type[BaseModel], prefix: str, given: Mapping[str, str]) -> Iterator[str]:
-    """A complaint for each variable that is meant for this process, or for all, and that nothing reads."""
-    own = {prefix + field.upper() for field in model.model_fields}
-    known = own | {_COMMON_PREFIX + field.upper() for field in SHARED}
-    others = tuple(other for other in _PREFIXES if other != prefix)
-    for name in given:
-        if name.startswith(_COMMON_PREFIX) and not name.startswith(others) and name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-            yield f"{name}: no such setting" + (f", did you mean {near[0]}?" if near else "")
-
-
-def _problem(model: type[BaseModel], prefix: str, found: Mapping[str, str], detail: ErrorDetails) -> str:
-    if not detail["loc"]:
-        return _reason(detail)
-    field = str(detail["loc"][0])
-    info = model.model_fields[field]
+def _problem(row: Row, detail: ErrorDetails) -> str:
+    setting, winner = row.setting, row.winner
     if detail["type"] == "missing":
-        return f"{' or '.join(_names(field, prefix))}: missing"
+        best, *others = _said(setting)
+        names = f"{best} (or {', '.join(others)})" if others else best
+        also = ", or OUTBOX_BROKER=postgres for queues in PostgreSQL" if setting.field == "rabbitmq_url" else ""
+        return f"{names}: missing, want {setting.wanted}{also}"
+    place = f"{setting.variable} (default)" if winner is None else winner.place
     if detail["type"] == "value_error":
-        return f"{found.get(field) or ' or '.join(_names(field, prefix))}: {_reason(detail)}"
-    came = "a secret" if info.annotation is SecretStr else repr(detail["input"])
-    return f"{found[field]}: want {_wanted(info, detail)}, got {masked(came)}"
+        return f"{place}: {detail['msg'].removeprefix('Value error, ')}"
+    came = "a secret" if setting.is_secret else repr(detail["input"])
+    return f"{place}: want {setting.wanted}, got {masked(came)}"
 
 
-def _reason(detail: ErrorDetails) -> str:
-    """What a validator of ours said, without pydantic's preface."""
-    return detail["msg"].removeprefix("Value error, ")
-
-
-def _wanted(info: FieldInfo, detail: ErrorDetails) -> str:
-    if detail["type"] == "literal_error":
-        return str(detail.get("ctx", {}).get("expected", "another value"))
-    bounds = {name: getattr(part, name) for part in info.metadata for name in _BOUNDS if hasattr(part, name)}
-    kind = "" if info.annotation not in (int, float) else "an integer" if info.annotation is int else "a number"
-    if {"ge", "le"} <= bounds.keys():
-        limits = f"{bounds['ge']}..{bounds['le']}"
-    else:
-        limits = " and ".join(_BOUNDS[name].format(bound) for name, bound in bounds.items())
-    known = f"{kind}, {limits}" if kind and limits else kind or limits
-    return known or detail["msg"].removeprefix("Input should be ")
+def _said(setting: Setting) -> list[str]:
+    """Variables to set, the plainest first: a platform's own, then for all processes, then for this one."""
+    ours = [name for name in setting.variables if name.startswith(COMMON_PREFIX)]
+    platform = [name for name in setting.variables if name not in ours]
+    return [*platform[:1], *reversed(ours)]

@@ -14,7 +14,7 @@ from admin.settings import AdminSettings
 from consumer.cli import app as outbox_consumer
 from consumer.settings import PREFIX as CONSUMER_PREFIX
 from consumer.settings import ConsumerSettings
-from outbox.shell.settings import SHARED
+from outbox.shell.setting_table import READ_ELSEWHERE, SHARED
 from relay.cli import app as outbox_relay
 from relay.settings import PREFIX as RELAY_PREFIX
 from relay.settings import RelaySettings
@@ -57,7 +57,8 @@ OTHERS: Final = frozenset(
 )
 VARIABLES: Final = frozenset(
     [
-        *(ADMIN_PREFIX + field.upper() for field in (*AdminSettings.model_fields, *SHARED, "TEST_DATABASE_URL")),
+        *(ADMIN_PREFIX + field.upper() for field in (*AdminSettings.model_fields, *SHARED)),
+        *READ_ELSEWHERE,
         *(RELAY_PREFIX + field.upper() for field in RelaySettings.model_fields),
         *(CONSUMER_PREFIX + field.upper() for field in ConsumerSettings.model_fields),
     ]

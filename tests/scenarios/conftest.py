@@ -7,7 +7,7 @@ import pytest
 
 from admin import migrate
 from admin.embedded import PostgresNode
-from outbox.shell.settings import BrokerName
+from outbox.shell.setting_types import BrokerName
 from tests.scenarios import bank, dangerous
 from tests.scenarios.world import ROOT, Service, World
 from tests.support.containers import RabbitContainer

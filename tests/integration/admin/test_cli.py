@@ -97,7 +97,12 @@ def test_migrate_says_in_one_sentence_what_its_user_may_not_do(bare_command: Com
         (["migrate", "--chain", "all", "--nope"], {}, USAGE, "No such option: --nope"),
         (["migrate", "--chain", "third"], {}, USAGE, "'third' is not one of 'outbox', 'consumer', 'broker', 'all'"),
         (["migrate", "--check", "--down"], {}, USAGE, "--check goes with neither --down nor --sql"),
-        (["migrate"], {"DATABASE_URL": ""}, CONFIGURATION, "OUTBOX_DATABASE_URL or DATABASE_URL: missing"),
+        (
+            ["migrate"],
+            {"DATABASE_URL": ""},
+            CONFIGURATION,
+            "DATABASE_URL (or OUTBOX_DATABASE_URL): missing, want postgresql://user:password@host:port/database",
+        ),
         (["migrate"], {"DATABASE_URL": "mysql://x/y"}, CONFIGURATION, "want postgresql://user:password@host"),
         (["migrate"], {"DATABASE_URL": _NOBODY}, UNAVAILABLE, "the database cannot be reached: "),
         (["group", "list"], {"DATABASE_URL": _NOBODY}, UNAVAILABLE, "the database cannot be reached: "),
@@ -175,7 +180,7 @@ def test_off_boarding_says_what_there_is_and_asks_for_what_it_needs(command: Com
     assert command("tenant", "offboard", "acme", "-g", "billing", "--dry-run") == (DONE, "0 queues\n")
     code, output = command("tenant", "offboard", "acme", "--yes")
     assert code == CONFIGURATION
-    assert output.endswith("OUTBOX_RABBITMQ_URL: want the broker's address, got none\n")
+    assert output.endswith("RABBITMQ_URL: missing, want the broker's address, or OUTBOX_BROKER=postgres\n")
     code, output = command("tenant", "offboard", "acme", RABBITMQ_URL="amqp://127.0.0.1:1")
     assert (code, "want --yes where nobody can be asked" in output) == (USAGE, True)
     assert command("tenant", "offboard", "acme", "--group", "No Group")[0] == USAGE

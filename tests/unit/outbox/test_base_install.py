@@ -9,6 +9,7 @@ _EXTRAS = (
     "aiormq",
     "pamqp",
     "alembic",
+    "dotenv",
     "pydantic_settings",
     "structlog",
     "typer",

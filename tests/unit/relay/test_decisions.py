@@ -63,5 +63,7 @@ def test_every_wrong_setting_is_named_at_once() -> None:
 
 def test_a_busy_poll_slower_than_the_idle_one_is_refused() -> None:
     wrong = {**ADDRESSES, "OUTBOX_RELAY_BUSY_POLL_MS": "900", "OUTBOX_RELAY_IDLE_POLL_MS": "800"}
-    with pytest.raises(ConfigError, match="OUTBOX_RELAY_BUSY_POLL_MS: want at most"):
+    with pytest.raises(
+        ConfigError, match="OUTBOX_RELAY_IDLE_POLL_MS: want at least OUTBOX_RELAY_BUSY_POLL_MS, 900, got 800"
+    ):
         load(RelaySettings, prefix=PREFIX, environment=wrong)

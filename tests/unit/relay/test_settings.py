@@ -31,8 +31,8 @@ def test_queues_in_postgresql_need_no_broker_of_their_own() -> None:
     [
         (
             {"RABBITMQ_URL": ""},
-            "OUTBOX_RELAY_RABBITMQ_URL or OUTBOX_RABBITMQ_URL or RABBITMQ_URL: missing,"
-            " and so is OUTBOX_BROKER=postgres for queues in PostgreSQL",
+            "RABBITMQ_URL (or OUTBOX_RABBITMQ_URL, OUTBOX_RELAY_RABBITMQ_URL): missing,"
+            " want amqp://user:password@host:port/vhost, or OUTBOX_BROKER=postgres for queues in PostgreSQL",
         ),
         (
             {"OUTBOX_BROKER_DATABASE_URL": "postgresql://localhost/queues"},
@@ -42,7 +42,7 @@ def test_queues_in_postgresql_need_no_broker_of_their_own() -> None:
             {"OUTBOX_RELAY_BROKER": "postgres", "OUTBOX_QUEUE_KIND": "classic"},
             "OUTBOX_QUEUE_KIND: want OUTBOX_BROKER=rabbitmq with classic, got postgres, whose queues are of one kind",
         ),
-        ({"OUTBOX_BROKER": "nats"}, "OUTBOX_BROKER: want 'rabbitmq' or 'postgres', got 'nats'"),
+        ({"OUTBOX_BROKER": "nats"}, "OUTBOX_BROKER: want rabbitmq or postgres, got 'nats'"),
     ],
 )
 def test_what_does_not_go_with_the_broker_is_one_sentence(given: dict[str, str], told: str) -> None:

@@ -4,7 +4,9 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from outbox.errors import ConfigError
-from outbox.shell.settings import Address, BrokerUrl, DatabaseUrl, LogLevel, Port, load, shown
+from outbox.shell.setting_sources import collect
+from outbox.shell.setting_types import Address, BrokerUrl, DatabaseUrl, LogLevel, Port
+from outbox.shell.settings import load, read
 
 PREFIX = "OUTBOX_RELAY_"
 DATABASE = "postgresql://app:s3cret@db/app"
@@ -20,7 +22,6 @@ class _Settings(BaseModel):
     health_port: Port = 0
     chunk: int = Field(default=200, ge=1, le=10000)
     lease_s: float = Field(default=15.0, gt=0)
-    tiers: tuple[str, ...] = ("interactive",)
 
 
 def _load(**environment: str) -> _Settings:
@@ -47,9 +48,10 @@ def test_every_problem_is_told_in_one_message() -> None:
         OUTBOX_RELAY_CHUNK="0", OUTBOX_RELAY_LEASE_S="0", OUTBOX_RELAY_HEALTH_PORT="http", OUTBOX_LOG_LEVEL="loud"
     )
     assert told.split("; ") == [
-        "OUTBOX_LOG_LEVEL: want 'debug', 'info', 'warning' or 'error', got 'loud'",
+        "DATABASE_URL (or OUTBOX_DATABASE_URL, OUTBOX_RELAY_DATABASE_URL): missing,"
+        " want postgresql://user:password@host:port/database",
+        "OUTBOX_LOG_LEVEL: want debug, info, warning or error, got 'loud'",
         "OUTBOX_RELAY_CHUNK: want an integer, 1..10000, got '0'",
-        "OUTBOX_RELAY_DATABASE_URL or OUTBOX_DATABASE_URL or DATABASE_URL: missing",
         "OUTBOX_RELAY_HEALTH_PORT: want an integer, 0..65535, got 'http'",
         "OUTBOX_RELAY_LEASE_S: want a number, more than 0, got '0'",
     ]
@@ -76,11 +78,6 @@ def test_an_empty_variable_is_not_given_and_a_zero_is() -> None:
     assert (settings.chunk, settings.health_port) == (200, 0)
 
 
-def test_a_collection_is_written_as_json() -> None:
-    assert _load(DATABASE_URL=DATABASE, OUTBOX_RELAY_TIERS='["bulk", "standard"]').tiers == ("bulk", "standard")
-    assert "OUTBOX_RELAY_TIERS" in _refusal(DATABASE_URL=DATABASE, OUTBOX_RELAY_TIERS="bulk")
-
-
 @pytest.mark.parametrize(
     "address", ["mysql://app:s3cret@db/app", "app:s3cret@db", "amqp://app:s3cret@mq/", "nonsense", "://"]
 )
@@ -96,12 +93,14 @@ def test_every_way_to_write_a_database_is_taken(address: str) -> None:
 
 
 def test_no_secret_is_in_what_is_shown_or_printed() -> None:
-    settings = _load(DATABASE_URL=DATABASE, RABBITMQ_URL="amqps://u:s3cret@mq/v")
-    lines = dict(shown(settings, prefix=PREFIX))
-    assert lines["OUTBOX_RELAY_DATABASE_URL"] == "postgresql://app:***@db/app"
-    assert lines["OUTBOX_RELAY_RABBITMQ_URL"] == "amqps://u:***@mq/v"
-    assert lines["OUTBOX_RELAY_CHUNK"] == "200"
-    assert "s3cret" not in f"{lines} {settings} {settings!r}"
+    given = {"DATABASE_URL": DATABASE, "RABBITMQ_URL": "amqps://u:s3cret@mq/v"}
+    reading = read(_Settings, prefix=PREFIX, sources=collect(given))
+    assert reading.lines[:2] == [
+        "OUTBOX_RELAY_DATABASE_URL=postgresql://app:***@db/app  # environment variable DATABASE_URL",
+        "OUTBOX_RELAY_RABBITMQ_URL=amqps://u:***@mq/v  # environment variable RABBITMQ_URL",
+    ]
+    assert "OUTBOX_RELAY_CHUNK=200  # default" in reading.lines
+    assert "s3cret" not in f"{reading.lines} {reading.settings} {reading.settings!r}"
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::", "10.1.2.3"])
