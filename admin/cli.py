@@ -10,7 +10,17 @@ from typing import Annotated, Final
 
 import typer
 
-from admin import control_cli, dead_cli, deferred_cli, demo_cli, rebase_cli, replay_cli, result_cli, tenant_cli
+from admin import (
+    config_cli,
+    control_cli,
+    dead_cli,
+    deferred_cli,
+    demo_cli,
+    rebase_cli,
+    replay_cli,
+    result_cli,
+    tenant_cli,
+)
 from admin import migrate as migrations
 from admin.audit import Actor, named
 from admin.choices import DryRun, Yes
@@ -33,6 +43,7 @@ app: Final = typer.Typer(
 )
 group_app: Final = typer.Typer(no_args_is_help=True, help="Groups: the services that each handle every event once.")
 app.add_typer(group_app, name="group")
+app.add_typer(config_cli.app, name="config")
 app.add_typer(deferred_cli.app, name="deferred")
 app.add_typer(dead_cli.app, name="dead")
 app.add_typer(replay_cli.app, name="replay")

@@ -2,30 +2,18 @@
 
 from typing import Final
 
-from pydantic import BaseModel
-
-from admin.settings import PREFIX as ADMIN_PREFIX
-from admin.settings import AdminSettings
-from consumer.settings import PREFIX as CONSUMER_PREFIX
-from consumer.settings import ConsumerSettings
+from admin.configuration import PROCESSES, Process
 from outbox.shell.setting_table import SHARED, Setting, settings_of
 from reference.markdown import code, page, table
-from relay.settings import PREFIX as RELAY_PREFIX
-from relay.settings import RelaySettings
-
-PROCESSES: Final[dict[str, tuple[type[BaseModel], str]]] = {
-    "outbox-relay": (RelaySettings, RELAY_PREFIX),
-    "outbox-consumer": (ConsumerSettings, CONSUMER_PREFIX),
-    "outbox": (AdminSettings, ADMIN_PREFIX),
-}
 
 _SOURCES: Final = """
 Settings are read once, when a process starts. Everything wrong with them is told in one message, each with the file and
 the name it stands under, and the process ends with 78. A name that starts with `OUTBOX_`, or a key of `outbox.toml`,
 that nothing reads is refused; whatever else is in a `.env` file is left to the app.
 
-`outbox-relay check` and `outbox-consumer check app:consumer` print what is in force and where each value is from,
-passwords masked, and try the services.
+`outbox config show` prints what is in force and where each value is from, passwords masked; `outbox config check` all
+that is wrong; `outbox config explain OUTBOX_RELAY_LEASE_S` where one setting is looked for, and found. They ask no
+server: `outbox-relay check` and `outbox-consumer check app:consumer` do.
 
 ## Where they are read
 
@@ -79,12 +67,12 @@ def render() -> str:
         f"These may be given for all processes at once: {shared}.",
         _ADDRESSES,
     ]
-    for name, (model, prefix) in PROCESSES.items():
-        blocks += [f"## {name}", table(("variable", "default", "value", "what it is"), _rows(model, prefix))]
+    for process in PROCESSES:
+        blocks += [f"## {process.command}", table(("variable", "default", "value", "what it is"), _rows(process))]
     return page("Settings", *blocks)
 
 
-def _rows(model: type[BaseModel], prefix: str) -> list[tuple[str, ...]]:
+def _rows(process: Process) -> list[tuple[str, ...]]:
     return [
         (
             code(setting.variable) + (f", {code(setting.names[0])}" if setting.has_option else ""),
@@ -92,7 +80,7 @@ def _rows(model: type[BaseModel], prefix: str) -> list[tuple[str, ...]]:
             _value(setting),
             setting.description,
         )
-        for setting in settings_of(model, prefix=prefix)
+        for setting in settings_of(process.model, prefix=process.prefix)
     ]
 
 

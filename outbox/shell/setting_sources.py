@@ -6,7 +6,7 @@ empty value counts as not given.
 
 import io
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -19,8 +19,6 @@ PREFIXES: Final = ("OUTBOX_RELAY_", "OUTBOX_CONSUMER_")
 ENV_FILE: Final = "OUTBOX_ENV_FILE"
 CONFIG_FILE: Final = "OUTBOX_CONFIG"
 LIBPQ: Final = "PG*"
-_ENV_FILE_DEFAULT: Final = ".env"
-_CONFIG_FILE_DEFAULT: Final = "outbox.toml"
 # With none of these libpq would try a server on this machine and a database named as the user: that is not asked for.
 _LIBPQ_STARTS: Final = ("PGHOST", "PGSERVICE", "PGDATABASE")
 
@@ -92,20 +90,19 @@ def collect(
     ]
     problems: list[str] = []
     if directory is not None:
-        for name, default, read in (
-            (ENV_FILE, _ENV_FILE_DEFAULT, _dotenv),
-            (CONFIG_FILE, _CONFIG_FILE_DEFAULT, _toml),
-        ):
+        for kind, name, default, read in _FILES:
             named = next((str(source.values[name]) for source in sources if name in source.values), None)
             path = directory / (named or default)
+            source = Source(kind=kind, title=named or default, values={})
+            wrong: list[str] = []
             try:
                 if named or path.exists():
                     source, wrong = read(path, title=named or default)
-                    sources.append(source)
-                    problems += wrong
             except _Unusable as error:
-                problems.append(f"{name}: {error}" if named else str(error))
-    return Sources(found=(*sources, *_libpq(sources)), problems=tuple(problems))
+                wrong = [f"{name}: {error}" if named else str(error)]
+            sources.append(source)
+            problems += wrong
+    return Sources(found=(*sources, _libpq(sources)), problems=tuple(problems))
 
 
 def section_of(prefix: str) -> str:
@@ -164,7 +161,13 @@ def _toml(path: Path, *, title: str) -> tuple[Source, list[str]]:
     return Source(kind="toml", title=title, values=_given(values)), problems
 
 
-def _libpq(sources: list[Source]) -> Iterator[Source]:
+_FILES: Final[tuple[tuple[Kind, str, str, Callable[..., tuple[Source, list[str]]]], ...]] = (
+    ("dotenv", ENV_FILE, ".env", _dotenv),
+    ("toml", CONFIG_FILE, "outbox.toml", _toml),
+)
+
+
+def _libpq(sources: list[Source]) -> Source:
     """The address that libpq's variables make, where they name at least a host, a database or a service.
 
     Those of the environment count as libpq itself would have them: below what a service file says. Those of a
@@ -182,11 +185,11 @@ def _libpq(sources: list[Source]) -> Iterator[Source]:
     )
     given = written | inherited
     if not any(name in given for name in _LIBPQ_STARTS):
-        return
+        return Source(kind="libpq", title="libpq's PGHOST, PGSERVICE or PGDATABASE", values={})
     from psycopg.conninfo import make_conninfo  # noqa: PLC0415 - only who uses these variables pays for it
     from psycopg.pq import Conninfo  # noqa: PLC0415
 
     left_to_libpq = inherited.keys() - {"PGSERVICE"} if "PGSERVICE" in inherited else set()
     keywords = {(option.envvar or b"").decode(): option.keyword.decode() for option in Conninfo.get_defaults()}
     said = {keywords[name]: given[name] for name in given.keys() & keywords.keys() - left_to_libpq}
-    yield Source(kind="libpq", title=", ".join(sorted(given)), values={LIBPQ: make_conninfo("", **said)})
+    return Source(kind="libpq", title=", ".join(sorted(given)), values={LIBPQ: make_conninfo("", **said)})

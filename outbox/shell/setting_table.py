@@ -20,8 +20,12 @@ SHARED: Final = (
 )
 """Settings that may be given for all processes at once."""
 
-READ_ELSEWHERE: Final = (ENV_FILE, CONFIG_FILE, "OUTBOX_TEST_DATABASE_URL")
-"""Variables of ours that are no settings: where files are, and what the pytest plugin reads."""
+READ_ELSEWHERE: Final = {
+    ENV_FILE: "the file with variables that is read instead of .env in the working directory; /dev/null reads none",
+    CONFIG_FILE: "the file that is read instead of outbox.toml in the working directory; .env may name it too",
+    "OUTBOX_TEST_DATABASE_URL": "the server on which the pytest plugin makes databases",
+}
+"""Variables of ours that are no settings, and what they say."""
 
 # By the names that platforms and their add-ons give them.
 _PLATFORM_NAMES: Final = {
@@ -76,6 +80,13 @@ class Setting:
     def variables(self) -> tuple[str, ...]:
         """Those of its names that are environment variables."""
         return tuple(name for name in self.names if name.isupper() and name != LIBPQ)
+
+    @property
+    def plain_names(self) -> tuple[str, ...]:
+        """Variables to set, the plainest first: a platform's, then that for all processes, then this one's own."""
+        ours = [name for name in self.variables if name.startswith(COMMON_PREFIX)]
+        platform = [name for name in self.variables if name not in ours]
+        return (*platform[:1], *reversed(ours))
 
     @property
     def wanted(self) -> str:

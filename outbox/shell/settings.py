@@ -169,7 +169,7 @@ def _unknown(table: list[Setting], prefix: str, source: Source) -> Iterator[str]
 def _problem(row: Row, detail: ErrorDetails) -> str:
     setting, winner = row.setting, row.winner
     if detail["type"] == "missing":
-        best, *others = _said(setting)
+        best, *others = setting.plain_names
         names = f"{best} (or {', '.join(others)})" if others else best
         also = ", or OUTBOX_BROKER=postgres for queues in PostgreSQL" if setting.field == "rabbitmq_url" else ""
         return f"{names}: missing, want {setting.wanted}{also}"
@@ -178,10 +178,3 @@ def _problem(row: Row, detail: ErrorDetails) -> str:
         return f"{place}: {detail['msg'].removeprefix('Value error, ')}"
     came = "a secret" if setting.is_secret else repr(detail["input"])
     return f"{place}: want {setting.wanted}, got {masked(came)}"
-
-
-def _said(setting: Setting) -> list[str]:
-    """Variables to set, the plainest first: a platform's own, then for all processes, then for this one."""
-    ours = [name for name in setting.variables if name.startswith(COMMON_PREFIX)]
-    platform = [name for name in setting.variables if name not in ours]
-    return [*platform[:1], *reversed(ours)]

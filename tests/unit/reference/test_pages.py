@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from admin.configuration import PROCESSES, Process
 from outbox.shell.setting_sources import collect
 from outbox.shell.setting_table import settings_of
 from outbox.shell.settings import read
 from reference.pages import PAGES
-from reference.settings import PROCESSES
 
 PLACE = Path(__file__).parents[3] / "docs" / "reference"
 
@@ -19,10 +19,9 @@ def test_a_page_is_what_the_code_makes_of_it(name: str) -> None:
     assert (PLACE / name).read_text() == PAGES[name](), "want the page of this code: run 'python -m reference'"
 
 
-@pytest.mark.parametrize("process", PROCESSES)
-def test_every_setting_says_what_it_is(process: str) -> None:
-    model, prefix = PROCESSES[process]
-    assert [row.field for row in settings_of(model, prefix=prefix) if not row.description] == []
+@pytest.mark.parametrize("process", PROCESSES, ids=lambda process: process.name)
+def test_every_setting_says_what_it_is(process: Process) -> None:
+    assert [row.field for row in settings_of(process.model, prefix=process.prefix) if not row.description] == []
 
 
 def test_the_example_of_a_file_is_taken_by_every_process(tmp_path: Path) -> None:
@@ -30,5 +29,5 @@ def test_the_example_of_a_file_is_taken_by_every_process(tmp_path: Path) -> None
     (tmp_path / "outbox.toml").write_text(example)
     assert tomllib.loads(example)["relay"]["lease_s"] == 30
     addresses = {"DATABASE_URL": "postgresql://db/shop", "RABBITMQ_URL": "amqp://mq/"}
-    for model, prefix in PROCESSES.values():
-        assert read(model, prefix=prefix, sources=collect(addresses, directory=tmp_path)).problems == ()
+    for process in PROCESSES:
+        assert read(process.model, prefix=process.prefix, sources=collect(addresses, directory=tmp_path)).problems == ()
