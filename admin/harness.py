@@ -77,6 +77,7 @@ class Harness:
 
     def __init__(self, consumer: Consumer, database_url: str, *, deadline_s: float = 20.0) -> None:
         self._url = database_url
+        self._conninfo = conninfo(database_url, application_name="outbox-harness")
         self._deadline_s = deadline_s
         self._faults = _Faults()
         self._consumer = copy.copy(consumer)
@@ -91,7 +92,7 @@ class Harness:
         self._lanes: set[Lane] = set()
 
     def __enter__(self) -> Self:
-        self._database = psycopg.connect(conninfo(self._url, application_name="outbox-harness"), autocommit=True)
+        self._database = psycopg.connect(self._conninfo, autocommit=True)
         self._since = str(self._value("SELECT pg_current_snapshot()::text"))
         self._thread.start()
         self._await(self._start())
@@ -182,7 +183,7 @@ class Harness:
         """The group's open dead letters."""
 
         async def read() -> Sequence[DeadSummary]:
-            async with await psycopg.AsyncConnection.connect(self._url) as connection:
+            async with await psycopg.AsyncConnection.connect(self._conninfo) as connection:
                 found = DeadFilter(group=self._group, state=DeadState.OPEN)
                 return [one.summary for one in await matching(connection, found, limit=_ROWS_MAX)]
 
@@ -304,7 +305,7 @@ class Harness:
             await asyncio.gather(runner, return_exceptions=True)
 
     async def _move_scheduled(self) -> None:
-        async with await psycopg.AsyncConnection.connect(self._url) as connection:
+        async with await psycopg.AsyncConnection.connect(self._conninfo) as connection:
             await move_due(connection, rows_max=_ROWS_MAX, within_s=self._deadline_s)
 
 

@@ -26,6 +26,8 @@ from tests.docs.pages import Block, Page
 
 _SHELL: Final = ("bash", "sh", "shell", "console")
 _COMMAND_S: Final = 50
+# What one page has done to these is nothing to the next.
+_FRESH: Final = ("tests.docs.shop", "models")
 
 
 class Run:
@@ -183,16 +185,16 @@ class Run:
             os.environ.clear()
             os.environ.update(environment)
             for name in set(sys.modules) - modules:
-                if getattr(sys.modules[name], "__file__", None) and self._is_ours(name):
+                if name in _FRESH or str(getattr(sys.modules[name], "__file__", "")).startswith(str(self._directory)):
                     del sys.modules[name]
-
-    def _is_ours(self, module: str) -> bool:
-        return str(sys.modules[module].__file__).startswith(str(self._directory))
+                    package, _, attribute = name.rpartition(".")
+                    if hasattr(sys.modules.get(package), attribute):
+                        delattr(sys.modules[package], attribute)
 
     def _told(self, error: Exception) -> str:
-        """The error, and the line of the page at which it happened."""
+        """The error, and the line of the block at which it happened."""
         lines = [frame.lineno or 0 for frame in traceback.extract_tb(error.__traceback__) if ".md:" in frame.filename]
-        return f"{f'line {lines[-1]} of the block: ' if lines else ''}{type(error).__name__}: {error}"
+        return f"{f'line {lines[-1]}: ' if lines else ''}{type(error).__name__}: {error}"
 
 
 @contextlib.contextmanager

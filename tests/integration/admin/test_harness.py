@@ -156,3 +156,10 @@ def test_one_test_leaves_nothing_for_the_next(
     assert outbox_harness(consumer).drain(ahead=timedelta(days=1)) == {}
     with psycopg.connect(outbox_database_url) as connection:
         assert connection.execute("SELECT count(*) FROM consumer.work").fetchone() == (0,)
+
+
+def test_the_address_may_be_the_one_that_an_engine_was_made_with(outbox_database_url: str, consumer: Consumer) -> None:
+    address = outbox_database_url.replace("postgresql://", "postgresql+psycopg://")
+    with Harness(consumer, address) as harness:
+        harness.deliver(Placed(order="e1"), tenant="acme")
+        assert harness.drain(ahead=timedelta(hours=1)) == {"done": 1}
