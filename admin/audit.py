@@ -2,16 +2,13 @@
 
 import getpass
 from collections.abc import Mapping
-from typing import Annotated, Final, TypeAlias
+from typing import Final
 
-import typer
 from psycopg.types.json import Jsonb
 
 from outbox.shell.database import Connection
 
 _RECORD: Final = "INSERT INTO outbox.audit (actor, action, group_name, detail) VALUES (%s, %s, %s, %s)"
-
-Actor: TypeAlias = Annotated[str | None, typer.Option(help="Who asks, for the audit; your login if not given.")]
 
 
 def named(actor: str | None) -> str:

@@ -6,16 +6,46 @@ from datetime import timedelta
 from typing import Annotated, Final, TypeAlias
 
 import typer
-from rich.table import Table
 
 from outbox.errors import ConfigError
+from outbox.shell import completion
+from outbox.shell.commands import SAFETY, WHICH
 
-Tenant: TypeAlias = Annotated[str | None, typer.Option(help="Only this tenant's.")]
-EventType: TypeAlias = Annotated[str | None, typer.Option("--type", help="Only events of this type.")]
-DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only say which they are.")]
-Everything: TypeAlias = Annotated[bool, typer.Option("--all", help="All there are.")]
-Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Tenant: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="TENANT", help="Only this tenant's.", rich_help_panel=WHICH)
+]
+EventType: TypeAlias = Annotated[
+    str | None, typer.Option("--type", metavar="TYPE", help="Only events of this type.", rich_help_panel=WHICH)
+]
+Group: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        *("--group", "-g"),
+        metavar="GROUP",
+        help="Only this group's.",
+        rich_help_panel=WHICH,
+        autocompletion=completion.groups,
+    ),
+]
+OneGroup: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        *("--group", "-g"),
+        metavar="GROUP",
+        help="Whose dead letters.",
+        rich_help_panel=WHICH,
+        autocompletion=completion.groups,
+    ),
+]
+Everything: TypeAlias = Annotated[bool, typer.Option("--all", help="All there are.", rich_help_panel=WHICH)]
+DryRun: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Only say what it would do.", rich_help_panel=SAFETY)
+]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.", rich_help_panel=SAFETY)]
+Actor: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Who asks, for the audit; your login if not given.", rich_help_panel=SAFETY),
+]
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _AGE: Final = re.compile(r"(\d{1,6})([smhd])")
@@ -46,11 +76,3 @@ def age(option: str, text: str) -> timedelta:
     if found is None:
         raise typer.BadParameter(f"{option}: want an age as 90s, 15m, 2h or 7d, got {text[:80]!r}")
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
-
-
-def table(*names: str, right: Collection[str] = (), unbroken: Collection[str] = ()) -> Table:
-    """A table with these columns; those *right* are aligned so, those *unbroken* keep to one line."""
-    made = Table(box=None, pad_edge=False)
-    for name in names:
-        made.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=name in unbroken)
-    return made

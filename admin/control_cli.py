@@ -1,7 +1,6 @@
 """``outbox pause``, ``outbox resume`` and ``outbox paused``: what of a group starts nothing for now."""
 
 import asyncio
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Final, TypeAlias
@@ -9,29 +8,47 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from admin import control
-from admin.audit import Actor, named
-from admin.choices import AsJson, Yes, age, table
+from admin.audit import named
+from admin.choices import Actor, EventType, Tenant, Yes, age
 from admin.control import Told
 from admin.prompt import ask
 from consumer.decide.control import Scope
 from outbox.errors import ConfigError, InvalidEvent, TenantRequired
 from outbox.event import Tier
 from outbox.naming import check_group, check_tenant, check_type
-from outbox.shell.console import console
+from outbox.shell import completion
+from outbox.shell.commands import WHICH, AsJson, command
+from outbox.shell.console import console, print_json, table
 from outbox.shell.logs import harmless
 from outbox.shell.times import parse_moment
+
+app: Final = typer.Typer(add_completion=False)
 
 _TIERS: Final = {tier.label: tier for tier in Tier}
 
 Groups: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--group", "-g", help="Only in this group; may be repeated. All groups, if not given."),
+    typer.Option(
+        *("--group", "-g"),
+        metavar="GROUP",
+        help="Only in this group; may be repeated. All groups, if not given.",
+        rich_help_panel=WHICH,
+        autocompletion=completion.groups,
+    ),
 ]
-OfTenant: TypeAlias = Annotated[str | None, typer.Option("--tenant", help="Only what is this tenant's.")]
-OfType: TypeAlias = Annotated[str | None, typer.Option("--type", help="Only events of this type.")]
-OfTier: TypeAlias = Annotated[str | None, typer.Option("--tier", help=f"Only this tier: {', '.join(_TIERS)}.")]
+OfTier: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--tier",
+        metavar="TIER",
+        help=f"Only this tier: {', '.join(_TIERS)}.",
+        rich_help_panel=WHICH,
+        autocompletion=completion.tiers,
+    ),
+]
 OfHandler: TypeAlias = Annotated[
-    str | None, typer.Option("--handler", help="Only the types that this handler handles.")
+    str | None,
+    typer.Option("--handler", metavar="NAME", help="Only the types that this handler handles.", rich_help_panel=WHICH),
 ]
 For: TypeAlias = Annotated[
     str | None, typer.Option("--for", metavar="AGE", help="For how long, as 90s, 15m, 2h or 7d.")
@@ -39,14 +56,24 @@ For: TypeAlias = Annotated[
 Until: TypeAlias = Annotated[
     str | None, typer.Option("--until", metavar="TIME", help="Until when, as 2026-11-29T12:00:00Z.")
 ]
-Reason: TypeAlias = Annotated[str, typer.Option("--reason", help="Why: whoever looks at it later will want to know.")]
+Reason: TypeAlias = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Why: whoever looks at it later will want to know.")
+]
 
 
+@command(
+    app,
+    "pause",
+    examples=(
+        "outbox pause --type orders.order.placed --for 15m --reason 'the bank is down' --yes",
+        "outbox pause --group billing --yes",
+    ),
+)
 def pause(  # noqa: PLR0913 - a command's options are its arguments
     *,
     group: Groups = None,
-    tenant: OfTenant = None,
-    event_type: OfType = None,
+    tenant: Tenant = None,
+    event_type: EventType = None,
     tier: OfTier = None,
     handler: OfHandler = None,
     for_: For = None,
@@ -58,8 +85,9 @@ def pause(  # noqa: PLR0913 - a command's options are its arguments
 ) -> None:
     """Let nothing start that fits all that is given; with --group alone, nothing of that group. What runs goes on.
 
-    Every process of the group does so within about a second, and after a restart too. Events wait meanwhile, in order
-    and uncharged. It ends with --until or --for, or by `outbox resume` with the same options.
+    Use it while something that handlers call is down, or while you look. Every process of the group does so within
+    about a second, and after a restart too. Events wait meanwhile, in order and uncharged. It ends with --until or
+    --for, or by `outbox resume` with the same options.
     """
     scope = scope_of(tenant=tenant, tier=tier, event_type=event_type, handler=handler)
     if scope.is_group and not group:
@@ -67,18 +95,22 @@ def pause(  # noqa: PLR0913 - a command's options are its arguments
     run_pause(scope, group, end=(for_, until), reason=reason, actor=actor, yes=yes, as_json=as_json)
 
 
+@command(app, "resume", examples=("outbox resume --type orders.order.placed", "outbox resume --all"))
 def resume(
     *,
     group: Groups = None,
-    tenant: OfTenant = None,
-    event_type: OfType = None,
+    tenant: Tenant = None,
+    event_type: EventType = None,
     tier: OfTier = None,
     handler: OfHandler = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every pause there is.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Every pause there is.", rich_help_panel=WHICH)] = False,
     actor: Actor = None,
     as_json: AsJson = False,
 ) -> None:
-    """End the pause of exactly what is given, whoever has set it; `outbox paused` lists what there is."""
+    """End the pause of exactly what is given, whoever has set it.
+
+    Use it once what was down is back; `outbox paused` lists what there is.
+    """
     scope = scope_of(tenant=tenant, tier=tier, event_type=event_type, handler=handler)
     if everything and not scope.is_group:
         raise typer.BadParameter("want --all or what was paused, got both")
@@ -87,8 +119,12 @@ def resume(
     run_resume(None if everything else scope, group, actor=actor, as_json=as_json)
 
 
+@command(app, "paused", examples=("outbox paused", "outbox paused --group billing --json"))
 def paused(*, group: Groups = None, as_json: AsJson = False) -> None:
-    """List what is paused and who has another weight than 1: who said so, why, and until when."""
+    """List what is paused and who has another weight than 1: who said so, why, and until when.
+
+    Use it when events wait and nothing has failed.
+    """
     show(asyncio.run(control.told(checked(group))), as_json=as_json)
 
 
@@ -160,7 +196,7 @@ def checked(groups: Sequence[str] | None) -> Sequence[str] | None:
 def show(found: Sequence[Told], *, as_json: bool) -> None:
     """Print what holds in each group."""
     if as_json:
-        typer.echo(json.dumps([control.to_json(one) for one in found]))
+        print_json([control.to_json(one) for one in found])
         return
     pauses = table("group", "paused", "by", "as", "since", "until", "why")
     weights = table("group", "tenant", "weight", "by", "since", "until", "why", right={"weight"})

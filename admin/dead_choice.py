@@ -10,16 +10,18 @@ from uuid import UUID
 
 import typer
 
-from admin.choices import EventType, Tenant, age, check_chosen
+from admin.choices import EventType, OneGroup, Tenant, age, check_chosen
 from consumer.outcome import DeadCategory
 from consumer.store.dead_list import DeadFilter, with_age
 from consumer.store.stored import Connection
 from outbox.schema import DEFAULT_GROUP
+from outbox.shell.commands import WHICH
 
 R = TypeVar("R")
 
 #: The largest number that a dead letter can have.
 ID_MAX: Final = 2**63 - 1
+_CATEGORIES: Final = ", ".join(DeadCategory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +70,24 @@ def _choice(  # noqa: PLR0913 - a command's options are its arguments
         typer.Argument(metavar="[ID]...", min=1, max=ID_MAX, help="The numbers that `outbox dead list` prints."),
     ] = None,
     *,
-    group: Annotated[str, typer.Option("--group", "-g", help="Whose dead letters.")] = DEFAULT_GROUP,
+    group: OneGroup = DEFAULT_GROUP,
     tenant: Tenant = None,
     event_type: EventType = None,
-    category: Annotated[DeadCategory | None, typer.Option(help="Only those that failed in this way.")] = None,
-    fingerprint: Annotated[str | None, typer.Option(help="Only those that `outbox dead groups` counts so.")] = None,
-    event: Annotated[UUID | None, typer.Option(metavar="ID", help="Only this event's.")] = None,
-    older_than: Annotated[str | None, typer.Option(metavar="AGE", help="Only those dead for longer, as 2h.")] = None,
-    newer_than: Annotated[str | None, typer.Option(metavar="AGE", help="Only those dead for less, as 30m.")] = None,
+    category: Annotated[
+        DeadCategory | None,
+        typer.Option(metavar="CATEGORY", help=f"Only those that failed so: {_CATEGORIES}.", rich_help_panel=WHICH),
+    ] = None,
+    fingerprint: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Only those that `outbox dead groups` counts so.", rich_help_panel=WHICH),
+    ] = None,
+    event: Annotated[UUID | None, typer.Option(metavar="ID", help="Only this event's.", rich_help_panel=WHICH)] = None,
+    older_than: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Only those dead for longer, as 2h.", rich_help_panel=WHICH)
+    ] = None,
+    newer_than: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Only those dead for less, as 30m.", rich_help_panel=WHICH)
+    ] = None,
 ) -> Choice:
     return Choice(
         letters=DeadFilter(

@@ -1,10 +1,8 @@
 """``outbox dead``: see dead letters, say whose they are, have them handled again, or let them go."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -12,11 +10,11 @@ import psycopg
 import typer
 
 from admin import dead_tables, operators_cli
-from admin.audit import Actor, named
-from admin.choices import AsJson, DryRun, Everything, Yes, check_found, check_group_known
+from admin.audit import named
+from admin.choices import Actor, DryRun, Everything, OneGroup, Yes, check_found, check_group_known
 from admin.dead_choice import ID_MAX, Choice, chooses
 from admin.dead_export import line, plain, target, whole
-from admin.dead_run import Decide, Tally, in_batches, shown
+from admin.dead_run import Decide, Tally, in_batches
 from admin.prompt import ask
 from admin.settings import database_url
 from consumer import status
@@ -25,25 +23,24 @@ from consumer.store.dead_list import DeadFilter, DeadState, Listed
 from consumer.store.stored import Connection
 from outbox.errors import ConfigError
 from outbox.schema import DEFAULT_GROUP
-from outbox.shell.console import console
+from outbox.shell.commands import OUTPUT, AsJson, command, group
+from outbox.shell.console import console, note, print_json, progress
 from outbox.shell.database import connect, store_errors
 
-app: Final = typer.Typer(
-    no_args_is_help=True,
-    help="Events that get no further attempt. Begin with `groups`: what failed alike is one group. Then `own` it, mend"
-    " what failed, `replay` a few and then the rest, and `discard` what must never be handled.",
+app: Final = group(
+    help="Events that get no further attempt: group, own, replay or discard them.\n\nBegin with `groups`: what failed"
+    " alike is one group. Then `own` it, mend what failed, `replay` a few and then the rest, and `discard` what must"
+    " never be handled."
 )
 app.add_typer(operators_cli.app, name="operator")
 
 Limit = Annotated[int | None, typer.Option(min=1, help="At most this many, oldest first; all that fit if not given.")]
-Group = Annotated[str, typer.Option("--group", "-g", help="Whose dead letters.")]
-
 _ASK_ABOVE: Final = 1_000
 _SHOWN: Final = 20
 _OWNER_CHARS_MAX: Final = 200
 
 
-@app.command("list")
+@command(app, "list", examples=("outbox dead list --group billing", "outbox dead list --newer-than 1h --json"))
 @chooses
 def list_letters(
     choice: Choice,
@@ -55,19 +52,22 @@ def list_letters(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List dead letters, newest first: whose, what and why, and what became of those replayed. No payloads."""
+    """List dead letters, newest first: whose, what and why, and what became of those replayed. No payloads.
+
+    Use it to see single letters; `outbox dead groups` shows what they have in common.
+    """
     letters = asyncio.run(_list(choice, state or DeadState.OPEN, limit, before))
     if as_json:
-        typer.echo(json.dumps([plain(letter) for letter in letters], default=str))
+        print_json([plain(letter) for letter in letters])
     elif letters:
         console().print(dead_tables.letters(letters))
         if len(letters) == limit:
-            typer.echo(f"more may follow: --before {letters[-1].summary.id}")
+            note(f"more may follow: --before {letters[-1].summary.id}")
     else:
         typer.echo(f"no {state or DeadState.OPEN} dead letters in group {choice.letters.group}")
 
 
-@app.command("groups")
+@command(app, "groups", examples=("outbox dead groups --group billing", "outbox dead groups --tenant acme"))
 @chooses
 def list_groups(
     choice: Choice,
@@ -75,35 +75,48 @@ def list_groups(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many, largest first.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Group open dead letters by how they failed, largest group first: how many, of whom, since when, and whose."""
+    """Group open dead letters by how they failed, largest group first: how many, of whom, since when, and whose.
+
+    Use it first when dead letters grow: what failed alike has one cause.
+    """
     found = asyncio.run(_groups(choice, limit))
     if as_json:
-        typer.echo(json.dumps([asdict(one) for one in found], default=str))
+        print_json(found)
     elif found:
         console().print(dead_tables.groups(found))
     else:
         typer.echo(f"no open dead letters in group {choice.letters.group}")
 
 
-@app.command()
+@command(
+    app,
+    examples=("outbox dead own 3f9a1c --owner payments-team", "outbox dead own 3f9a1c --nobody"),
+)
 def own(
     fingerprint: Annotated[str, typer.Argument(help="As `outbox dead groups` prints it.")],
     *,
     owner: Annotated[str | None, typer.Option(help="Who looks after them, as a person or a team.")] = None,
     nobody: Annotated[bool, typer.Option("--nobody", help="They are nobody's again.")] = False,
-    group: Group = DEFAULT_GROUP,
+    group: OneGroup = DEFAULT_GROUP,
     actor: Actor = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Say whose the dead letters are that failed alike, those to come included."""
+    """Say whose the dead letters are that failed alike, those to come included.
+
+    Use it once somebody looks after them, so that nobody else begins.
+    """
     if (owner is None) is not nobody:
         raise typer.BadParameter("want --owner NAME or --nobody, got " + ("both" if nobody else "neither"))
     if owner is not None and not (owner.strip() and owner.isprintable() and len(owner) <= _OWNER_CHARS_MAX):
         raise typer.BadParameter(f"--owner: want 1..{_OWNER_CHARS_MAX} printable characters, got {owner[:80]!r}")
     letters = asyncio.run(_own(group, fingerprint, owner, actor=named(actor)))
+    if as_json:
+        print_json({"fingerprint": fingerprint, "group": group, "open": letters, "owner": owner})
+        return
     typer.echo(f"{fingerprint}, {letters} open: {'nobody' if owner is None else owner} looks after them")
 
 
-@app.command()
+@command(app, examples=("outbox dead show 4711", "outbox dead show 4711 --payload --trace"))
 def show(
     dead_id: Annotated[
         int, typer.Argument(metavar="ID", min=1, max=ID_MAX, help="The number that `outbox dead list` prints.")
@@ -112,13 +125,27 @@ def show(
     payload: Annotated[bool, typer.Option("--payload", help="Print headers and payload too.")] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Print the stack trace, if there is one.")] = False,
     actor: Actor = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="On one line, as the other commands print.", rich_help_panel=OUTPUT)
+    ] = False,
 ) -> None:
-    """Show one dead letter, as JSON; payload and stack trace only when asked for, which the audit tells."""
+    """Show one dead letter, as JSON; payload and stack trace only when asked for, which the audit tells.
+
+    Use it when the reason that `outbox dead list` gives is not enough.
+    """
     shown_letter = asyncio.run(_show(dead_id, with_payload=payload, with_trace=trace, actor=named(actor)))
-    typer.echo(json.dumps(shown_letter, default=str, indent=2))
+    print_json(shown_letter, indent=None if as_json else 2)
 
 
-@app.command("replay")
+@command(
+    app,
+    "replay",
+    examples=(
+        "outbox dead replay 4711",
+        "outbox dead replay --fingerprint 3f9a1c --limit 10",
+        "outbox dead replay --all",
+    ),
+)
 @chooses
 def replay_letters(
     choice: Choice,
@@ -128,12 +155,13 @@ def replay_letters(
     actor: Actor = None,
     dry_run: DryRun = False,
     everything: Everything = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help=f"Do not ask, even above {_ASK_ABOVE:,}.")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Have dead letters handled again from their first attempt on. What was done meanwhile is refused.
 
-    They are checked like any delivery: envelope, payload, version, and whether it is still allowed. Safe to break off
-    and to run again. `outbox dead list --state replayed` says how it went.
+    Use it once what failed is mended. They are checked like any delivery: envelope, payload, version, and whether it is
+    still allowed. Safe to break off and to run again. `outbox dead list --state replayed` says how it went.
     """
     choice.check(everything=everything)
 
@@ -147,16 +175,22 @@ def replay_letters(
             letters = await choice.now(connection)
             tally, to_id = await _counted(connection, letters, limit)
             if dry_run:
-                await _would("replay", connection, letters, tally, to_id)
+                await _would("replay", connection, letters, tally, to_id, as_json=as_json)
                 return
             if tally.total > _ASK_ABOVE and not yes:
                 ask(f"Replay these {tally.total:,}?")
-            await _decide(connection, letters, decide, tally=tally, to_id=to_id, done="replayed", per_s=per_s)
+            await _decide(
+                connection, letters, decide, tally=tally, to_id=to_id, done="replayed", per_s=per_s, as_json=as_json
+            )
 
     asyncio.run(run())
 
 
-@app.command("discard")
+@command(
+    app,
+    "discard",
+    examples=("outbox dead discard --fingerprint 3f9a1c --dry-run", "outbox dead discard 4711 --yes"),
+)
 @chooses
 def discard_letters(
     choice: Choice,
@@ -166,8 +200,12 @@ def discard_letters(
     dry_run: DryRun = False,
     everything: Everything = False,
     yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Let dead letters go: they are never handled, and the ordering keys that they hold move on."""
+    """Let dead letters go: they are never handled, and the ordering keys that they hold move on.
+
+    Use it for what must never be handled; --dry-run says which they are.
+    """
     choice.check(everything=everything)
 
     async def run() -> None:
@@ -178,17 +216,23 @@ def discard_letters(
 
             letters = await choice.now(connection)
             tally, to_id = await _counted(connection, letters, limit)
-            await _would("discard", connection, letters, tally, to_id)
+            if dry_run or not as_json or not tally.total:
+                await _would("discard", connection, letters, tally, to_id, as_json=as_json)
             if dry_run or not tally.total:
                 return
             if not yes:
                 ask(f"Never handle {'it' if tally.total == 1 else f'these {tally.total:,}'}?")
-            await _decide(connection, letters, decide, tally=tally, to_id=to_id, done="discarded", per_s=None)
+            await _decide(
+                connection, letters, decide, tally=tally, to_id=to_id, done="discarded", per_s=None, as_json=as_json
+            )
 
     asyncio.run(run())
 
 
-@app.command()
+@command(
+    app,
+    examples=("outbox dead export --group billing -o dead.jsonl", "outbox dead export --state open --payload"),
+)
 @chooses
 def export(
     choice: Choice,
@@ -200,10 +244,13 @@ def export(
     ] = None,
     actor: Actor = None,
 ) -> None:
-    """Write dead letters as JSON, one a line, oldest first: what `list` shows, and payloads where asked for."""
+    """Write dead letters as JSON, one a line, oldest first: what `list` shows, and payloads where asked for.
+
+    Use it to keep them elsewhere before they are discarded.
+    """
     exported = asyncio.run(_export(choice, state, with_payload=payload, output=output, actor=named(actor)))
     if output is not None:
-        typer.echo(f"exported {exported:,} to {output}")
+        note(f"exported {exported:,} to {output}")
 
 
 # ---------------------------------------------------------------- what they do
@@ -260,11 +307,12 @@ async def _export(
         # Before the first of them is out: whoever breaks it off has read some.
         detail = {"letters": total, "payload": with_payload}
         await audit.record(connection, actor=actor, action="dead.export", group=letters.group, detail=detail)
-        with target(output) as file:
+        with target(output) as file, progress("exporting", total=total) as tell:
             async with dead_list.streamed(connection, letters, with_payload=with_payload) as found:
                 async for listed, message in found:
                     file.write(line(listed, message))
                     exported += 1
+                    tell(exported)
     return exported
 
 
@@ -279,11 +327,16 @@ async def _counted(connection: Connection, letters: DeadFilter, limit: int | Non
     return Tally(total=total if limit is None else min(limit, total)), to_id
 
 
-async def _would(verb: str, connection: Connection, letters: DeadFilter, tally: Tally, to_id: int) -> None:
-    limit = tally.total if letters.ids else min(tally.total, _SHOWN)
+async def _would(
+    verb: str, connection: Connection, letters: DeadFilter, tally: Tally, to_id: int, *, as_json: bool
+) -> None:
+    limit = tally.total if letters.ids or as_json else min(tally.total, _SHOWN)
     ids = await dead_list.ids(connection, letters, after_id=0, to_id=to_id, limit=limit) if limit else []
     rest = f" and {tally.total - len(ids):,} more" if tally.total > len(ids) else ""
-    typer.echo(f"would {verb} {tally.total:,}: {', '.join(map(str, ids)) or 'none'}{rest}")
+    if as_json:
+        print_json({f"would_{verb}": tally.total, "ids": list(ids)})
+    else:
+        typer.echo(f"would {verb} {tally.total:,}: {', '.join(map(str, ids)) or 'none'}{rest}")
     _check_found(letters, ids)
 
 
@@ -291,23 +344,35 @@ async def _decide(
     connection: Connection,
     letters: DeadFilter,
     decide: Decide,
-    *,
     tally: Tally,
     to_id: int,
+    *,
     done: str,
     per_s: float | None,
+    as_json: bool,
 ) -> None:
     try:
-        with shown(tally, verb=done) as tell:
-            await in_batches(connection, letters, decide, tally=tally, to_id=to_id, per_s=per_s, tell=tell)
+        with progress(done, total=tally.total) as tell:
+
+            def told() -> None:
+                tell(tally.total - tally.left)
+
+            await in_batches(connection, letters, decide, tally=tally, to_id=to_id, per_s=per_s, tell=told)
     finally:
-        for refusal in tally.refused[:_SHOWN]:
-            typer.echo(f"{refusal.id} stays: {refusal.because}")
-        if len(tally.refused) > _SHOWN:
-            typer.echo(f"{len(tally.refused) - _SHOWN:,} more stay")
-        left = f", left {tally.left:,}: run it again" if tally.left else ""
-        typer.echo(f"{done} {tally.done:,}, refused {len(tally.refused):,}{left}")
+        if as_json:
+            print_json({done: tally.done, "refused": tally.refused, "left": tally.left})
+        else:
+            _tell(tally, done)
     _check_found(letters, tally.seen)
+
+
+def _tell(tally: Tally, done: str) -> None:
+    for refusal in tally.refused[:_SHOWN]:
+        typer.echo(f"{refusal.id} stays: {refusal.because}")
+    if len(tally.refused) > _SHOWN:
+        typer.echo(f"{len(tally.refused) - _SHOWN:,} more stay")
+    left = f", left {tally.left:,}: run it again" if tally.left else ""
+    typer.echo(f"{done} {tally.done:,}, refused {len(tally.refused):,}{left}")
 
 
 def _check_found(letters: DeadFilter, found: Sequence[int] | set[int]) -> None:

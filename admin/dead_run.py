@@ -1,21 +1,16 @@
 """Deciding about many dead letters: a batch at a time, no faster than asked, and told while it goes on."""
 
 import asyncio
-import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
-
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from consumer.store import dead_list
 from consumer.store.dead_list import DeadFilter
 from consumer.store.replay import Refusal, Resolved
 from consumer.store.stored import Connection
 from outbox.errors import TransientError
-from outbox.shell.console import console
 
 Decide: TypeAlias = Callable[[Sequence[int]], Awaitable[Resolved]]
 
@@ -76,18 +71,6 @@ async def in_batches(
         tell()
         if per_s is not None and looked_at < tally.total:
             await asyncio.sleep(max(0.0, began + looked_at / per_s - time.monotonic()))
-
-
-@contextmanager
-def shown(tally: Tally, *, verb: str) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal, nothing elsewhere; call what this gives whenever *tally* has changed."""
-    if not sys.stdout.isatty():
-        yield lambda: None
-        return
-    columns = (TextColumn(verb), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console()) as progress:
-        task = progress.add_task(verb, total=tally.total)
-        yield lambda: progress.update(task, completed=tally.total - tally.left)
 
 
 async def _decided(decide: Decide, chosen: Sequence[int]) -> Resolved:

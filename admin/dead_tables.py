@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from admin.choices import table
 from consumer.store.dead_list import DeadGroup, Listed, Outcome
+from outbox.shell.console import table
 from outbox.shell.logs import harmless
 
 _TIME = "%Y-%m-%d %H:%M:%S"

@@ -12,25 +12,27 @@ import typer
 from rich.table import Table
 
 from admin import audit
-from admin.audit import Actor, named
+from admin.audit import named
 from admin.choices import (
-    AsJson,
+    Actor,
     DryRun,
     EventType,
     Everything,
+    Group,
     Tenant,
     Yes,
     check_chosen,
     check_found,
     check_group_known,
-    table,
 )
 from admin.groups import list_groups
 from admin.prompt import ask
 from admin.settings import database_url
 from outbox.errors import ConfigError
 from outbox.schema import DEFAULT_GROUP
-from outbox.shell.console import console
+from outbox.shell.commands import OUTPUT, SAFETY, WHICH, AsJson, command
+from outbox.shell.commands import group as group_of_commands
+from outbox.shell.console import console, print_json, table
 from outbox.shell.database import Connection, connect, store_errors
 from outbox.shell.logs import harmless
 from relay.log import deferred_list, resolve
@@ -39,16 +41,23 @@ from relay.log.deferred_list import DeferredFilter, DeferredSummary, matching
 from relay.log.resolve import Resolved
 from relay.ports import Category as CategoryOf
 
-app: Final = typer.Typer(
-    no_args_is_help=True, help="Events that one group could not be sent: list, show, retry, discard."
-)
+app: Final = group_of_commands(help="Events that one group could not be sent: list, show, retry, discard.")
 
 Ids = Annotated[list[UUID] | None, typer.Argument(metavar="[ID]...", help="Which events; or give a filter.")]
-Group = Annotated[str | None, typer.Option("--group", "-g", help="Only what this group was to be sent.")]
-Category = Annotated[CategoryOf | None, typer.Option(help="Only those that failed in this way.")]
-InState = Annotated[State | None, typer.Option("--state", help="Only those in this state.")]
+Category = Annotated[
+    CategoryOf | None,
+    typer.Option(
+        metavar="CATEGORY",
+        help=f"Only those that failed so: {', '.join(one.value for one in CategoryOf)}.",
+        rich_help_panel=WHICH,
+    ),
+]
+InState = Annotated[State | None, typer.Option("--state", help="Only those in this state.", rich_help_panel=WHICH)]
 Revive = Annotated[
-    bool, typer.Option("--revive", help="Those of off-boarded tenants too: their queues are made again.")
+    bool,
+    typer.Option(
+        "--revive", help="Those of off-boarded tenants too: their queues are made again.", rich_help_panel=SAFETY
+    ),
 ]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="At most this many, oldest first.")]
 
@@ -57,7 +66,7 @@ _DEAD: Final = (State.DEAD,)
 _UNPUBLISHED: Final = (State.RETRY, State.DEAD)
 
 
-@app.command("list")
+@command(app, "list", examples=("outbox deferred list", "outbox deferred list --group billing --state dead"))
 def list_events(
     *,
     group: Group = None,
@@ -68,31 +77,47 @@ def list_events(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many, newest first.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List deferred events, the latest to fail first: whose, what and why. No payloads."""
+    """List deferred events, the latest to fail first: whose, what and why. No payloads.
+
+    Use it when `outbox-relay status` tells of deferred events.
+    """
     wanted = DeferredFilter(
         group=group, tenant=tenant, type=event_type, category=category, states=_states(state, tuple(State))
     )
     events = asyncio.run(_list(wanted, limit))
     if as_json:
-        typer.echo(json.dumps([_plain(one) for one in events], default=str))
+        print_json([_plain(one) for one in events])
     elif events:
         console().print(_table(events))
     else:
         typer.echo("no deferred events" if group is None else f"no deferred events of group {group}")
 
 
-@app.command()
+@command(app, examples=("outbox deferred show 019ad5f0-7c2e-7bb0-8d7e-3a5b5c1d2e4f --payload",))
 def show(
     event_id: Annotated[UUID, typer.Argument(metavar="ID", help="The id that `outbox deferred list` prints.")],
     *,
     group: Group = None,
     payload: Annotated[bool, typer.Option("--payload", help="Print the payload too.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="On one line, as the other commands print.", rich_help_panel=OUTPUT)
+    ] = False,
 ) -> None:
-    """Show one deferred event whole, as JSON; its payload only when asked for."""
-    typer.echo(json.dumps(asyncio.run(_show(event_id, group, with_payload=payload)), default=str, indent=2))
+    """Show one deferred event whole, as JSON; its payload only when asked for.
+
+    Use it when the reason that `outbox deferred list` gives is not enough.
+    """
+    print_json(asyncio.run(_show(event_id, group, with_payload=payload)), indent=None if as_json else 2)
 
 
-@app.command("retry")
+@command(
+    app,
+    "retry",
+    examples=(
+        "outbox deferred retry 019ad5f0-7c2e-7bb0-8d7e-3a5b5c1d2e4f",
+        "outbox deferred retry --category unroutable --dry-run",
+    ),
+)
 def retry_events(  # noqa: PLR0913 - a command's options are its arguments
     ids: Ids = None,
     *,
@@ -108,7 +133,10 @@ def retry_events(  # noqa: PLR0913 - a command's options are its arguments
     revive: Revive = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have deferred events published as soon as a relay can, from their first attempt on, the dead ones too."""
+    """Have deferred events published as soon as a relay can, from their first attempt on, the dead ones too.
+
+    Use it once what refused them is mended.
+    """
     wanted = _filter(ids, group, tenant, event_type, category, _states(state, tuple(State)), everything=everything)
     if dry_run:
         _miss(wanted, _would("retry", wanted, limit, as_json=as_json))
@@ -124,7 +152,14 @@ def retry_events(  # noqa: PLR0913 - a command's options are its arguments
     _tell(f"due now: {len(resolved.retried)}", wanted, resolved, as_json=as_json)
 
 
-@app.command("discard")
+@command(
+    app,
+    "discard",
+    examples=(
+        "outbox deferred discard --tenant acme --dry-run",
+        "outbox deferred discard 019ad5f0-7c2e-7bb0-8d7e-3a5b5c1d2e4f --yes",
+    ),
+)
 def discard_events(  # noqa: PLR0913 - a command's options are its arguments
     ids: Ids = None,
     *,
@@ -142,7 +177,8 @@ def discard_events(  # noqa: PLR0913 - a command's options are its arguments
 ) -> None:
     """Let deferred events go: they are never published. Where one has an ordering key, a void moves the key on.
 
-    Given by a filter, those that are still retried stay, unless --state says so.
+    Use it for what must never be published. Given by a filter, those that are still retried stay, unless --state says
+    so.
     """
     if state is State.VOID:
         raise typer.BadParameter("--state: want retry or dead, got void: these are discarded already")
@@ -194,7 +230,7 @@ def _filter(
 def _would(verb: str, wanted: DeferredFilter, limit: int, *, as_json: bool, is_quiet: bool = False) -> set[UUID]:
     events = asyncio.run(_list(wanted, limit))
     if as_json:
-        typer.echo(json.dumps([_plain(one) for one in events], default=str))
+        print_json([_plain(one) for one in events])
     elif not is_quiet:
         typer.echo(f"would {verb} {len(events)}")
         if events:
@@ -204,7 +240,7 @@ def _would(verb: str, wanted: DeferredFilter, limit: int, *, as_json: bool, is_q
 
 def _tell(done: str, wanted: DeferredFilter, resolved: Resolved, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(asdict(resolved), default=str))
+        print_json(resolved)
     else:
         for refusal in resolved.refused:
             typer.echo(f"{refusal.id} of group {refusal.group} stays: {refusal.because}")

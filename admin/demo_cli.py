@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -18,18 +18,22 @@ from admin.demo.processes import Processes
 from admin.embedded import PostgresNode, find_binaries
 from admin.settings import PREFIX, AdminSettings
 from outbox.errors import ConfigError
+from outbox.shell.commands import command
 from outbox.shell.secrets import shown_url
 from outbox.shell.settings import load
 
+app: Final = typer.Typer(add_completion=False)
 
+
+@command(app, examples=("outbox demo", "outbox demo --keep"))
 def demo(
     *, keep: Annotated[bool, typer.Option("--keep", help="Leave it running at the end, until Ctrl-C.")] = False
 ) -> None:
     """Show one noisy tenant beside nineteen quiet ones, while relay and consumer are killed, and count.
 
-    Needs nothing but this package: PostgreSQL comes from a wheel, and the queues are in it. Where DATABASE_URL and
-    either RABBITMQ_URL or OUTBOX_BROKER=postgres are set, it runs against those servers instead; the demo then makes
-    our tables there and, anew each time, a schema named demo.
+    Use it to see the whole of it work in a minute. Needs nothing but this package: PostgreSQL comes from a wheel, and
+    the queues are in it. Where DATABASE_URL and either RABBITMQ_URL or OUTBOX_BROKER=postgres are set, it runs against
+    those servers instead; the demo then makes our tables there and, anew each time, a schema named demo.
     """
     console = Console()
     is_good = asyncio.run(_demo(console, keep=keep))

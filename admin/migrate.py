@@ -23,6 +23,14 @@ CHAINS: tuple[Chain, ...] = ("outbox", "consumer", "broker")
 
 _SCHEMAS: Mapping[Chain, str] = {"outbox": "outbox", "consumer": "consumer", "broker": queues.SCHEMA}
 
+_CONTENTS = """
+    SELECT coalesce(array_agg(DISTINCT n.nspname::text), '{}'), count(*),
+           coalesce(sum(greatest(c.reltuples, s.n_live_tup, 0)), 0)::bigint,
+           coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_stat_user_tables s ON s.relid = c.oid
+    WHERE c.relkind = 'r' AND n.nspname = ANY (:schemas)
+"""
+
 # One number for all chains: two that migrate at once take turns.
 _LOCK = 0x6661697270
 
@@ -39,6 +47,16 @@ class Status:
     def is_current(self) -> bool:
         """Whether nothing is left to apply."""
         return self.current == self.newest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What is in the *schemas* of ours that there are; *rows* by the database's own estimate."""
+
+    schemas: tuple[str, ...]
+    tables: int
+    rows: int
+    size_bytes: int
 
 
 def upgrade(url: str, *, chains: tuple[Chain, ...] = CHAINS, ring: Ring | None = None) -> None:
@@ -70,6 +88,15 @@ def sql(*, chains: tuple[Chain, ...] = CHAINS, down: bool = False) -> str:
         else:
             command.upgrade(config, "head", sql=True)
     return text_of_chains.getvalue()
+
+
+def contents(url: str, *, chains: tuple[Chain, ...] = CHAINS) -> Contents:
+    """What ``downgrade`` of *chains* would remove."""
+    with _connection(url) as connection:
+        schemas, tables, rows, size_bytes = connection.execute(
+            text(_CONTENTS), {"schemas": [_SCHEMAS[chain] for chain in chains]}
+        ).one()
+    return Contents(schemas=tuple(schemas), tables=tables, rows=rows, size_bytes=size_bytes)
 
 
 def status(url: str, *, chains: tuple[Chain, ...] = CHAINS) -> list[Status]:

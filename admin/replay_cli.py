@@ -1,32 +1,37 @@
 """``outbox replay``: have events that were published before published again, and see how far that is."""
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import typer
 from rich.table import Table
 
-from admin.audit import Actor, named
+from admin.audit import named
+from admin.choices import Actor, DryRun, EventType, Group, Tenant, Yes
 from admin.prompt import ask
 from admin.replay import Choice, Preview, cancel, preview, request
 from admin.settings import database_url
 from admin.times import moment
-from outbox.shell.console import console
+from outbox.shell.commands import AsJson, command, shown_examples
+from outbox.shell.commands import group as group_of_commands
+from outbox.shell.console import console, print_json, progress, table
 from outbox.shell.database import connect, store_errors
 from outbox.shell.logs import harmless
 from relay.log import replay_requests
 from relay.log.replay_requests import Request
 
-app: Final = typer.Typer()
+app: Final = group_of_commands(
+    epilog=shown_examples(
+        "outbox replay --from oldest --dry-run", "outbox replay --from 2026-11-29T12:00:00Z --tenant acme"
+    ),
+)
 
 _ASK_ABOVE: Final = 1_000
 _COUNTS_SHOWN: Final = 50
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_RECENT: Final = 10_000
 
 
 @app.callback(invoke_without_command=True)
@@ -37,18 +42,18 @@ def replay(  # noqa: PLR0913 - a command's options are its arguments
         str | None, typer.Option("--from", metavar="TIME", help="Since when, as 2026-11-29T12:00:00Z or oldest.")
     ] = None,
     end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Before when; now if not given.")] = None,
-    group: Annotated[str | None, typer.Option("--group", "-g", help="Only to this group.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
-    event_type: Annotated[str | None, typer.Option("--type", help="Only events of this type.")] = None,
+    group: Group = None,
+    tenant: Tenant = None,
+    event_type: EventType = None,
     per_s: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many a second, to each group.")] = 500,
     actor: Actor = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be published again.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help=f"Do not ask, even above {_ASK_ABOVE:,} events.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Publish again, marked as replays, what groups were sent since TIME. Nothing is handled twice.
 
-    What a group's ledger says is done is dropped on arrival, so this repairs what a broker has lost. To have old events
+    Use it when a broker has lost messages: what a group's ledger says is done is dropped on arrival. To have old events
     handled by new code, give it a group: `outbox group add NAME --from TIME`.
     """
     if context.invoked_subcommand is not None:
@@ -62,7 +67,8 @@ def replay(  # noqa: PLR0913 - a command's options are its arguments
         tenant=tenant,
         type=event_type,
     )
-    found = asyncio.run(_preview(choice))
+    with progress("counting"):
+        found = asyncio.run(_preview(choice))
     if not as_json:
         _show(found)
     numbers: dict[str, int] = {}
@@ -71,37 +77,53 @@ def replay(  # noqa: PLR0913 - a command's options are its arguments
             ask(f"Publish these {found.events:,} again?")
         numbers = asyncio.run(_request(found, per_s=per_s, actor=named(actor)))
     if as_json:
-        typer.echo(json.dumps(_plain(found, numbers), default=str))
+        print_json(_plain(found, numbers))
         return
     for name, number in numbers.items():
         typer.echo(f"replay {number} to group {name}: a relay begins within seconds, `outbox replay list` says how far")
 
 
-@app.command("list")
+@command(app, "list", examples=("outbox replay list", "outbox replay list --limit 5 --json"))
 def list_replays(
     *,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many, newest first.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List replays, newest first: what was asked for, and how far each is."""
+    """List replays, newest first: what was asked for, and how far each is.
+
+    Use it after `outbox replay --from`, to see it end.
+    """
     found = asyncio.run(_list(limit))
     if as_json:
-        typer.echo(json.dumps([asdict(one) for one in found], default=str))
+        print_json(found)
     elif found:
         console().print(_table(found))
     else:
         typer.echo("nobody has asked for a replay")
 
 
-@app.command("cancel")
+@command(app, "cancel", examples=("outbox replay cancel 3 --yes",))
 def cancel_replay(
     number: Annotated[int, typer.Argument(metavar="NUMBER", help="As `outbox replay list` prints it.")],
     *,
     actor: Actor = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Call a replay off; what was published again by then stays."""
+    """Call a replay off; what was published again by then stays.
+
+    Use it when it was asked for by mistake, or takes what live events need.
+    """
+    if not yes:
+        one = asyncio.run(_one(number))
+        if one is not None:
+            left = f"{one.events - one.published:,} of {one.events:,}"
+            ask(f"Call off replay {number} to group {one.group}, with {left} events left?")
     asyncio.run(_cancel(number, actor=named(actor)))
-    typer.echo(f"replay {number} is called off")
+    if as_json:
+        print_json({"replay": number, "is_cancelled": True})
+    else:
+        typer.echo(f"replay {number} is called off")
 
 
 def _show(found: Preview) -> None:
@@ -135,14 +157,13 @@ def _plain(found: Preview, numbers: dict[str, int]) -> dict[str, object]:
 
 
 def _table(found: Sequence[Request]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("replay", "group", "from", "to", "only", "published", "of", "failed", "held", "state", "problem"):
-        justify: Literal["left", "right"] = (
-            "right" if name in {"replay", "published", "of", "failed", "held"} else "left"
-        )
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=name == "state")
+    made = table(
+        *("replay", "group", "from", "to", "only", "published", "of", "failed", "held", "state", "problem"),
+        right={"replay", "published", "of", "failed", "held"},
+        unbroken={"state"},
+    )
     for one in found:
-        table.add_row(
+        made.add_row(
             str(one.id),
             harmless(one.group),
             _utc(one.from_at),
@@ -155,7 +176,7 @@ def _table(found: Sequence[Request]) -> Table:
             "called off" if one.is_cancelled else "under way" if one.ended_at is None else "done",
             harmless(one.problem or ""),
         )
-    return table
+    return made
 
 
 async def _preview(choice: Choice) -> Preview:
@@ -172,6 +193,11 @@ async def _list(limit: int) -> Sequence[Request]:
     async with await connect(database_url(), application_name="outbox") as connection:
         with store_errors():
             return await replay_requests.requests(connection, limit=limit)
+
+
+async def _one(number: int) -> Request | None:
+    """Replay *number*, if it is under way."""
+    return next((one for one in await _list(_RECENT) if one.id == number and one.ended_at is None), None)
 
 
 async def _cancel(number: int, *, actor: str) -> None:

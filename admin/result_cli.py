@@ -2,32 +2,40 @@
 
 import asyncio
 import json
-from typing import Annotated
+from typing import Annotated, Final
 from uuid import UUID
 
 import typer
 from rich.table import Table
 
+from admin.choices import Group
 from admin.settings import database_url
 from consumer.status import groups
 from consumer.store import results
 from consumer.store.results import Result
 from outbox.errors import ConfigError
-from outbox.shell.console import console
+from outbox.shell.commands import AsJson, command
+from outbox.shell.console import console, print_json, table
 from outbox.shell.database import connect, store_errors
 from outbox.shell.logs import harmless
 
+app: Final = typer.Typer(add_completion=False)
 
+
+@command(app, examples=("outbox result 019ad5f0-7c2e-7bb0-8d7e-3a5b5c1d2e4f",))
 def result(
     event_id: Annotated[UUID, typer.Argument(metavar="EVENT_ID", help="The event's id, as emit returned it.")],
     *,
-    group: Annotated[str | None, typer.Option("--group", "-g", help="Only what this group's did.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    group: Group = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Show what handlers returned for an event, for as long as OUTBOX_CONSUMER_RESULT_DAYS keeps it."""
+    """Show what handlers returned for an event, for as long as OUTBOX_CONSUMER_RESULT_DAYS keeps it.
+
+    Use it when an app asks what became of an event.
+    """
     found = asyncio.run(_read(event_id, group))
     if as_json:
-        typer.echo(json.dumps([_plain(one) for one in found]))
+        print_json([_plain(one) for one in found])
     elif found:
         console().print(_table(found))
     else:
@@ -55,9 +63,9 @@ def _plain(one: Result) -> dict[str, object]:
 
 
 def _table(found: list[Result]) -> Table:
-    table = Table("group", "handler", "at", "result", box=None, pad_edge=False)
+    made = table("group", "handler", "at", "result")
     for one in found:
         text = json.dumps(one.result, ensure_ascii=False)
         at = one.at.strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(one.group, harmless(one.handler), at, harmless(text))
-    return table
+        made.add_row(one.group, harmless(one.handler), at, harmless(text))
+    return made

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from admin.choices import table
 from admin.tenant_status import Count, TenantStatus, Where
 from outbox.event import Tier
+from outbox.shell.console import table
 from outbox.shell.logs import harmless
 
 _TIME = "%Y-%m-%d %H:%M:%S"

@@ -1,7 +1,6 @@
 """The ``outbox-consumer`` command."""
 
 import asyncio
-import json
 import logging
 import os
 from collections.abc import Sequence
@@ -11,32 +10,30 @@ from uuid import UUID
 
 import typer
 
-from consumer.api import Consumer
-from consumer.app import load_consumer
-from consumer.registry import Isolation
-from consumer.settings import PREFIX, ConsumerSettings, StatusSettings, read_tiers
 from outbox.errors import BrokerUnavailable, ConfigError
-from outbox.naming import Lane
+from outbox.shell import completion
+from outbox.shell.commands import WHICH, AsJson, command, extended, root
 from outbox.shell.exits import DONE, TRY_AGAIN, run_cli
-from outbox.shell.logs import harmless
-from outbox.shell.setting_sources import collect
-from outbox.shell.setting_types import BrokerName
-from outbox.shell.settings import Reading, load, read
-from outbox.shell.times import parse_moment
+from outbox.shell.options import Broker, OnlyGroup
 
 if TYPE_CHECKING:
+    from consumer.api import Consumer
     from consumer.decide.verification import Wanted
+    from consumer.settings import ConsumerSettings, StatusSettings
     from consumer.verify import Fleet, Verdict
+    from outbox.naming import Lane
+    from outbox.shell.setting_types import BrokerName
+    from outbox.shell.settings import Reading
 
-app: Final = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
+_commands: Final = root(
     help="Takes events from RabbitMQ or PostgreSQL, fairly per tenant, and runs an app's handlers once per event.",
     epilog="Settings are environment variables: OUTBOX_CONSUMER_*, DATABASE_URL and RABBITMQ_URL. `check` shows them.",
 )
 
 
 def _check_tiers(text: str | None) -> str | None:
+    from consumer.settings import read_tiers
+
     try:
         return text if text is None else ",".join(tier.label for tier in read_tiers(text))
     except ValueError as error:
@@ -46,14 +43,23 @@ def _check_tiers(text: str | None) -> str | None:
 Tiers = Annotated[
     str | None,
     typer.Option(
-        metavar="TIER,...", callback=_check_tiers, help="Serve these alone, as in interactive; else by the setting."
+        metavar="TIER,...",
+        callback=_check_tiers,
+        help="Serve these alone, as in interactive; else by the setting.",
+        autocompletion=completion.tiers,
     ),
 ]
-Broker = Annotated[BrokerName | None, typer.Option(help="Where queues are; else by the setting.", show_default=False)]
 AppName = Annotated[str, typer.Argument(metavar="APP", help="Where the Consumer is, as in shop.billing:consumer.")]
 
 
-@app.command()
+@command(
+    _commands,
+    examples=(
+        "outbox-consumer run shop.billing:consumer",
+        "outbox-consumer run shop.billing:consumer --processes 4",
+        "outbox-consumer run shop.billing:consumer --tiers interactive",
+    ),
+)
 def run(
     app_name: AppName,
     *,
@@ -63,7 +69,10 @@ def run(
     tiers: Tiers = None,
     broker: Broker = None,
 ) -> int:
-    """Handle events until SIGTERM, then finish what runs and end; a second SIGTERM ends it at once."""
+    """Handle events until SIGTERM, then finish what runs and end; a second SIGTERM ends it at once.
+
+    Use it as a service; any number of them share a group's work.
+    """
     from consumer.process import run_process, run_supervisor
 
     settings = _settings(tiers, broker, processes)
@@ -72,7 +81,7 @@ def run(
     return asyncio.run(run_process(_load(app_name), settings, app_name=app_name))
 
 
-@app.command(hidden=True)
+@_commands.command(hidden=True)
 def worker(
     app_name: AppName, number: int, descriptor: int, *, after: str = "", tiers: Tiers = None, broker: Broker = None
 ) -> int:
@@ -91,7 +100,7 @@ def worker(
     return asyncio.run(running)
 
 
-@app.command(hidden=True)
+@_commands.command(hidden=True)
 def suspect(app_name: AppName, incarnation: UUID, descriptor: int, *, broker: Broker = None) -> int:
     """Handle one event that a process has died of, and end; a running consumer starts it."""
     from consumer.process import run_alone
@@ -100,7 +109,7 @@ def suspect(app_name: AppName, incarnation: UUID, descriptor: int, *, broker: Br
     return asyncio.run(running)
 
 
-@app.command(hidden=True)
+@_commands.command(hidden=True)
 def isolated(app_name: AppName, descriptor: int, *, broker: Broker = None) -> int:
     """Run handlers that want a process of their own, one at a time; a running consumer starts it."""
     from consumer.process import run_isolated
@@ -108,60 +117,94 @@ def isolated(app_name: AppName, descriptor: int, *, broker: Broker = None) -> in
     return asyncio.run(run_isolated(_load(app_name), _settings(broker=broker), descriptor=descriptor))
 
 
-@app.command()
-def check(app_name: AppName, *, broker: Broker = None) -> None:
-    """Say whether app, settings, database and broker would do. Makes the group's own queues if need be."""
+@command(_commands, examples=("outbox-consumer check shop.billing:consumer",))
+def check(app_name: AppName, *, broker: Broker = None, as_json: AsJson = False) -> None:
+    """Say whether app, settings, database and broker would do. Makes the group's own queues if need be.
+
+    Use it before the first start, and after a change of settings or handlers; `outbox doctor` looks closer.
+    """
     from consumer.process import check_services
+    from outbox.shell.console import print_json
 
     # What libraries log of a failed connection says less than our one sentence.
     logging.disable()
     consumer, reading = _load(app_name), _reading(broker=broker)
     settings = reading.required()
-    for line in reading.lines:
-        typer.echo(line)
+    if not as_json:
+        for line in reading.lines:
+            typer.echo(line)
     asyncio.run(check_services(consumer, settings))
-    typer.echo(f"app, settings, database and broker are in order: {len(consumer.registry.types)} event types")
+    if as_json:
+        shown = {row.setting.variable: row.setting.shown(row.value) for row in reading.rows}
+        print_json({"settings": shown, "event_types": list(consumer.registry.types), "is_in_order": True})
+    else:
+        typer.echo(f"app, settings, database and broker are in order: {len(consumer.registry.types)} event types")
 
 
-@app.command()
-def handlers(app_name: AppName) -> None:
-    """List what is handled, by what, and how often it is tried. Asks nobody."""
-    from rich.table import Table
+@command(_commands, examples=("outbox-consumer handlers shop.billing:consumer",))
+def handlers(app_name: AppName, *, as_json: AsJson = False) -> None:
+    """List what is handled, by what, and how often it is tried. Asks nobody.
 
-    from outbox.shell.console import console
+    Use it to see what an app would do with its events, without a server.
+    """
+    from consumer.registry import Isolation
+    from outbox.shell.console import console, print_json, table
 
-    table = Table("event type", "handler", "payload", "kind", "attempts", "deadline", box=None)
     consumer = _load(app_name)
-    for event_type in consumer.registry.types:
-        for one in consumer.registry.handlers_of(event_type):
-            table.add_row(
-                event_type,
-                one.name,
-                "plain" if one.model is None else f"{one.model.__name__} v{one.model.event_version}",
-                ("async" if one.is_async else "sync") + (", isolated" if one.isolation is Isolation.PROCESS else ""),
-                str(one.policy.max_retries + 1),
-                f"{one.deadline_s:g} s",
-            )
-    console().print(table)
+    found = [
+        {
+            "event_type": event_type,
+            "handler": one.name,
+            "payload": None if one.model is None else one.model.__name__,
+            "version": None if one.model is None else one.model.event_version,
+            "is_async": one.is_async,
+            "is_isolated": one.isolation is Isolation.PROCESS,
+            "attempts": one.policy.max_retries + 1,
+            "deadline_s": one.deadline_s,
+        }
+        for event_type in consumer.registry.types
+        for one in consumer.registry.handlers_of(event_type)
+    ]
+    if as_json:
+        print_json(found)
+        return
+    made = table("event type", "handler", "payload", "kind", "attempts", "deadline", right={"attempts", "deadline"})
+    for one in found:
+        kind = ("async" if one["is_async"] else "sync") + (", isolated" if one["is_isolated"] else "")
+        payload = "plain" if one["payload"] is None else f"{one['payload']} v{one['version']}"
+        made.add_row(
+            str(one["event_type"]), str(one["handler"]), payload, kind, str(one["attempts"]), f"{one['deadline_s']:g} s"
+        )
+    console().print(made)
 
 
-@app.command()
-def status(
-    *,
-    group: Annotated[str, typer.Option(help="Which group; the only one there is, if not given.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
-) -> None:
-    """Say whether anything is stuck, whose it is, and why. Asks the database, and the broker if its address is set."""
+@command(_commands, examples=("outbox-consumer status", "outbox-consumer status --group billing --json"))
+def status(*, group: OnlyGroup = "", as_json: AsJson = False) -> None:
+    """Say whether anything is stuck, whose it is, and why. Asks the database, and the broker if its address is set.
+
+    Use it first when events are not handled: problems stand at the top.
+    """
     asyncio.run(_show_status(_status_settings(), group, as_json=as_json))
 
 
-@app.command()
+@command(
+    _commands,
+    examples=("outbox-consumer verify --version 2026.11.2", "outbox-consumer verify --group billing --processes 4"),
+)
 def verify(  # noqa: PLR0913 - a command's options are its arguments
     *,
-    group: Annotated[str, typer.Option(help="Which group; the only one there is, if not given.")] = "",
-    version: Annotated[str | None, typer.Option(help="Only processes whose OUTBOX_CONSUMER_VERSION is this.")] = None,
+    group: OnlyGroup = "",
+    version: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="Only processes whose OUTBOX_CONSUMER_VERSION is this.", rich_help_panel=WHICH
+        ),
+    ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only processes started since, as 2026-11-29T12:00:00Z.")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Only processes started since, as 2026-11-29T12:00:00Z.", rich_help_panel=WHICH
+        ),
     ] = None,
     processes: Annotated[int, typer.Option(min=1, help="At least so many of them.")] = 1,
     settled: Annotated[
@@ -170,23 +213,28 @@ def verify(  # noqa: PLR0913 - a command's options are its arguments
     dead: Annotated[int, typer.Option(min=0, help="At most so many dead letters of kinds known before.")] = 0,
     watch_s: Annotated[float, typer.Option("--watch", min=1, help="Seconds in which nothing may get worse.")] = 10.0,
     within_s: Annotated[float, typer.Option("--within", min=1, help="Seconds to wait for all of it.")] = 120.0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of lines.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Say whether a new fleet consumes and dead letters don't grow, before the old one is torn down: 0, or 75 if not.
 
-    It changes nothing and asks the database, and the broker if its address is set, until all is well or time is up.
+    Use it in a deploy, as its gate. It changes nothing and asks the database, and the broker if its address is set,
+    until all is well or time is up.
     """
     from consumer.decide.verification import Wanted
     from consumer.verify import Fleet
+    from outbox.shell.console import print_json, progress
+    from outbox.shell.logs import harmless
+    from outbox.shell.times import parse_moment
 
     fleet = Fleet(version=version, since=None if since is None else parse_moment("--since", since))
     wanted = Wanted(
         group=group, fleet=str(fleet), processes=processes, settled=settled, dead=dead, watch_s=min(watch_s, within_s)
     )
     settings = _status_settings()
-    verdict = asyncio.run(_verify(settings, fleet, wanted, within_s=within_s))
+    with progress("watching the new fleet"):
+        verdict = asyncio.run(_verify(settings, fleet, wanted, within_s=within_s))
     if as_json:
-        typer.echo(json.dumps(verdict.to_json()))
+        print_json(verdict.to_json())
     else:
         for one in verdict.findings:
             step = f"; next: {one.do}" if one.do else ""
@@ -194,18 +242,24 @@ def verify(  # noqa: PLR0913 - a command's options are its arguments
     return DONE if verdict.is_ok else TRY_AGAIN
 
 
+app: Final = extended(_commands)
+
+
 def main() -> None:
     """Run the command; see ``outbox.shell.exits`` for how it ends."""
     run_cli(app, name="outbox-consumer")
 
 
-def _status_settings() -> StatusSettings:
+def _status_settings() -> "StatusSettings":
+    from consumer.settings import PREFIX, StatusSettings
+    from outbox.shell.settings import load
+
     # Of the consumer's settings it needs the addresses alone, and the others may be wrong or missing.
     logging.disable()  # what libraries log of a failed connection says less than our one sentence
     return load(StatusSettings, prefix=PREFIX, environment=os.environ, directory=Path(), is_partial=True)
 
 
-async def _verify(settings: StatusSettings, fleet: "Fleet", wanted: "Wanted", *, within_s: float) -> "Verdict":
+async def _verify(settings: "StatusSettings", fleet: "Fleet", wanted: "Wanted", *, within_s: float) -> "Verdict":
     from dataclasses import replace
 
     from consumer import status as statuses
@@ -217,7 +271,7 @@ async def _verify(settings: StatusSettings, fleet: "Fleet", wanted: "Wanted", *,
     if settings.broker == "rabbitmq" and settings.rabbitmq_url is None:
         typer.echo("what lies in queues is not known: RABBITMQ_URL is not set", err=True)
 
-    async def depths(lanes: Sequence[Lane]) -> int:
+    async def depths(lanes: "Sequence[Lane]") -> int:
         return sum((await ready_at(settings, [lane.queue for lane in lanes], name=name) or {}).values())
 
     desk = Desk(settings.database_url.get_secret_value(), name=name)
@@ -232,13 +286,13 @@ async def _verify(settings: StatusSettings, fleet: "Fleet", wanted: "Wanted", *,
         await desk.close()
 
 
-async def _show_status(settings: StatusSettings, group: str, *, as_json: bool) -> None:
+async def _show_status(settings: "StatusSettings", group: str, *, as_json: bool) -> None:
     from consumer import status as statuses
     from consumer import status_text
     from consumer.brokers import ready_at
     from consumer.store import directory
     from consumer.store.desk import Desk
-    from outbox.shell.console import console
+    from outbox.shell.console import console, print_json
 
     desk = Desk(settings.database_url.get_secret_value(), name="outbox-consumer status")
     try:
@@ -258,7 +312,7 @@ async def _show_status(settings: StatusSettings, group: str, *, as_json: bool) -
             found = [statuses.with_queues(one, lanes[one.group], in_queues) for one in found]
     if as_json:
         contents = [statuses.to_json(one) for one in found]
-        typer.echo(json.dumps(contents[0] if group or len(contents) == 1 else contents))
+        print_json(contents[0] if group or len(contents) == 1 else contents)
         return
     for one in found:
         status_text.show(one, console())
@@ -273,18 +327,24 @@ def _chosen(group: str, known: list[str]) -> list[str]:
     return [group] if group else known
 
 
-def _load(app_name: str) -> Consumer:
+def _load(app_name: str) -> "Consumer":
+    from consumer.app import load_consumer
+
     return load_consumer(app_name, directory=os.getcwd())
 
 
 def _settings(
-    tiers: str | None = None, broker: BrokerName | None = None, processes: int | None = None
-) -> ConsumerSettings:
+    tiers: str | None = None, broker: "BrokerName | None" = None, processes: int | None = None
+) -> "ConsumerSettings":
     return _reading(tiers, broker, processes).required()
 
 
 def _reading(
-    tiers: str | None = None, broker: BrokerName | None = None, processes: int | None = None
-) -> Reading[ConsumerSettings]:
+    tiers: str | None = None, broker: "BrokerName | None" = None, processes: int | None = None
+) -> "Reading[ConsumerSettings]":
+    from consumer.settings import PREFIX, ConsumerSettings
+    from outbox.shell.setting_sources import collect
+    from outbox.shell.settings import read
+
     options = {"--tiers": tiers, "--broker": broker, "--processes": processes}
     return read(ConsumerSettings, prefix=PREFIX, sources=collect(os.environ, directory=Path(), options=options))

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from consumer.status import Status, problems
 from consumer.store.incarnation import Incarnation
+from outbox.shell.console import table
 from outbox.shell.logs import harmless
 
 _LANES_MAX = 20
@@ -138,11 +138,11 @@ def _reasons(status: Status) -> list[tuple[str | int, ...]]:
 def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[str | int, ...]]) -> Iterable[RenderableType]:
     if not rows:
         return
-    table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False)
+    made = table(*columns, title=title)
     for row in rows:
-        table.add_row(*(Text(harmless(str(cell))) for cell in row))
+        made.add_row(*(Text(harmless(str(cell))) for cell in row))
     yield Text("")
-    yield table
+    yield made
 
 
 def _of(total: int, shown: int) -> str:

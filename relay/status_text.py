@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outbox.event import Tier
+from outbox.shell.console import table
 from outbox.shell.logs import harmless
 from relay.log.replay_requests import Request
 from relay.status import Status, problems
@@ -36,7 +37,7 @@ def _headline(status: Status) -> Iterable[RenderableType]:
 
 
 def _tables(status: Status) -> Iterable[RenderableType]:
-    lag = Table("group", "tier", "events", "oldest, s", "tenants", "behind alone", title="not published yet")
+    lag = table("group", "tier", "events", "oldest, s", "tenants", "behind alone", title="not published yet")
     for group in status.groups:
         by_tier = {one.tier: one for one in group.lag}
         for tier in Tier:
@@ -48,12 +49,12 @@ def _tables(status: Status) -> Iterable[RenderableType]:
             )
             lag.add_row(group.group, tier.label, *cells)
     yield lag
-    relays = Table("token", "buckets", "fair share", "broker", "expires in, s", title="relays")
+    relays = table("token", "buckets", "fair share", "broker", "expires in, s", title="relays")
     for relay in status.relays:
         broker = "reached" if relay.is_able else "not reached"
         relays.add_row(str(relay.token), str(relay.buckets), str(relay.share), broker, f"{relay.expires_in_s:.1f}")
     yield relays
-    deferred = Table("group", "state", "category", "events", "tenants", "since", "next try", title="deferred")
+    deferred = table("group", "state", "category", "events", "tenants", "since", "next try", title="deferred")
     for group in status.groups:
         for row in group.deferred:
             next_try = "-" if row.state == "dead" else row.next_due_at.isoformat(timespec="seconds")
@@ -70,7 +71,7 @@ def _tables(status: Status) -> Iterable[RenderableType]:
 
 
 def _replays(running: Sequence[Request]) -> Table:
-    found = Table("number", "group", "published", "of", "a second", "tenants held", "problem", title="replays")
+    found = table("number", "group", "published", "of", "a second", "tenants held", "problem", title="replays")
     for one in running:
         counts = (str(one.published), str(one.events), str(one.per_s), str(one.held_tenants))
         found.add_row(str(one.id), one.group, *counts, harmless(one.problem or "-"))

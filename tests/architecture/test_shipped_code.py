@@ -14,11 +14,12 @@ FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("
 _COMPOSITION_ROOTS = {
     "relay/cli.py",
     "consumer/cli.py",
-    "admin/cli.py",
+    "admin/config_cli.py",
     "admin/demo_cli.py",
     "admin/pytest_plugin.py",
     "admin/demo/processes.py",
     "admin/settings.py",
+    "outbox/shell/completion.py",
 }
 _ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb"}
 # They run what they are given, or build any object from it.

@@ -6,8 +6,6 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any, Final
 
-import typer
-
 from admin.cli import app as outbox
 from admin.settings import PREFIX as ADMIN_PREFIX
 from admin.settings import AdminSettings
@@ -107,7 +105,7 @@ def invocation_problems(words: list[str], *, is_complete: bool) -> list[str]:
     Args:
         is_complete: it must be there with all that it requires, as in a script; else it may be a mere mention.
     """
-    command: Any = typer.main.get_command(OURS[words[0]])
+    command: Any = OURS[words[0]]
     path, rest = words[:1], [word for word in words[1:] if word != "..."]
     context: Any = None
     while rest != ["--help"]:
@@ -126,7 +124,8 @@ def invocation_problems(words: list[str], *, is_complete: bool) -> list[str]:
             break
         if rest[0] not in command.commands:
             return [f"{shlex.join(words)}: {' '.join(path)} has no command {rest[0]!r}"]
-        command, path, rest = command.commands[rest[0]], [*path, rest[0]], rest[1:]
+        path.append(rest[0])
+        _, command, rest = command.resolve_command(context, rest)
     return []
 
 

@@ -113,7 +113,7 @@ async def test_a_database_that_is_not_migrated_is_named_as_such(command: Command
 async def test_a_command_line_that_is_wrong_is_usage(command: Command) -> None:
     code, output = await command("run")
     assert code == 64
-    assert "Try 'outbox-consumer --help'" in output
+    assert "Try 'outbox-consumer run --help'" in output
 
 
 async def test_queues_in_postgresql_are_checked_and_shown_without_rabbitmq(

@@ -1,10 +1,15 @@
 """One sentence and the right code for every way to fail."""
 
+import io
+import json
+import logging
+
 import pytest
+import structlog
 import typer
 
 from outbox import errors
-from outbox.shell import exits
+from outbox.shell import commands, exits, logs
 
 app = typer.Typer()
 _RAISED: dict[str, BaseException] = {
@@ -71,9 +76,32 @@ def test_help_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Fail as asked" in capsys.readouterr().out
 
 
-def test_a_bug_keeps_its_traceback() -> None:
+def test_a_fault_of_ours_is_one_sentence_that_says_how_to_report_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("fail", "bug") == exits.FAULT
+    says = "outbox: a fault of ours: ZeroDivisionError: a bug; please report what 'outbox --debug ...' prints of it\n"
+    assert capsys.readouterr().err == says
+
+
+def test_debug_keeps_its_traceback() -> None:
+    program = commands.root(help="A program.", epilog="")
+    program.command()(fail)
     with pytest.raises(ZeroDivisionError):
-        exits.run_cli(app, arguments=["fail", "bug"], name="outbox")
+        exits.run_cli(commands.extended(program), arguments=["--debug", "fail", "bug"], name="outbox")
+
+
+def test_a_process_that_logs_keeps_a_faults_traceback_in_its_log() -> None:
+    log, root = io.StringIO(), logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        logs.configure(level="info", format="json", stream=log)
+        assert _run("fail", "bug") == exits.FAULT
+    finally:
+        structlog.reset_defaults()
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    (record,) = map(json.loads, log.getvalue().splitlines())
+    assert (record["level"], record["event"]) == ("critical", "ended by a fault of ours")
+    assert "in fail" in record["exception"]
 
 
 def test_every_error_of_ours_has_a_code() -> None:
