@@ -38,6 +38,7 @@ check: .venv/.dev
 
 docs: .venv/.dev
 	@echo "docs: the documentation's site, into build/site"
+	@$(BIN)/python -m reference
 	@$(BIN)/zensical $(if $(ARGS),$(ARGS),build --strict)
 
 bench: .venv/.dev
