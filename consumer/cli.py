@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _commands: Final = root(
     help="Takes events from RabbitMQ or PostgreSQL, fairly per tenant, and runs an app's handlers once per event.",
-    epilog="Settings are environment variables: OUTBOX_CONSUMER_*, DATABASE_URL and RABBITMQ_URL. `check` shows them.",
+    epilog="Settings: OUTBOX_CONSUMER_*, DATABASE_URL and RABBITMQ_URL, from env, .env or outbox.toml: see `check`.",
 )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _commands: Final = root(
     help="Publishes committed events from PostgreSQL to RabbitMQ, or to queues in PostgreSQL itself.",
-    epilog="Settings are environment variables: OUTBOX_RELAY_*, DATABASE_URL and RABBITMQ_URL. `check` shows them all.",
+    epilog="Settings: OUTBOX_RELAY_*, DATABASE_URL and RABBITMQ_URL, from env, .env or outbox.toml: see `check`.",
 )
 
 
