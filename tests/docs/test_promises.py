@@ -62,3 +62,11 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
     paths = {path for path in code if re.fullmatch(r"(tests|examples|docs|outbox|benchmarks|compose)/[\w./-]+", path)}
     assert named <= files | defined_tests()
     assert {path for path in paths if not (ROOT / path).exists()} == set()
+
+
+def test_every_row_of_the_guarantees_names_a_test() -> None:
+    page = (ROOT / "docs" / "explanation" / "guarantees.md").read_text()
+    tables = [table for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE) if " test |\n" in table]
+    rows = [row for table in tables for row in table.splitlines()[2:]]
+    assert len(rows) > 40
+    assert [row for row in rows if not re.search(r"`test_\w+`", row.rsplit(" | ", 1)[1])] == []
