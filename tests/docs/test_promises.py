@@ -70,3 +70,14 @@ def test_every_row_of_the_guarantees_names_a_test() -> None:
     rows = [row for table in tables for row in table.splitlines()[2:]]
     assert len(rows) > 40
     assert [row for row in rows if not re.search(r"`test_\w+`", row.rsplit(" | ", 1)[1])] == []
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=name_of)
+def test_every_metric_that_a_page_names_is_served(page: Path) -> None:
+    sources = "".join(
+        file.read_text() for part in ("relay", "consumer", "outbox") for file in (ROOT / part).rglob("*.py")
+    )
+    code = [child.content for token in tokens_of(page) for child in token.children or () if child.type == "code_inline"]
+    metrics = {name for text in code for name in re.findall(r"\boutbox_(?:relay|consumer)_[a-z_]+\b", text)}
+    # The client adds the suffix of a counter; a gauge's prefix may be put before it.
+    assert {name for name in metrics if re.sub(r"^outbox_(relay|consumer)_|_total$", "", name) not in sources} == set()
