@@ -19,6 +19,8 @@ from outbox.sessions import AnySession, is_autocommit, is_postgresql, sync_sessi
 
 #: Where a session's tenant is kept: ``session.info["tenant"]``.
 TENANT_INFO: Final = "tenant"
+#: The settings that a session's transactions have without our making them: ``session.info[SETTINGS_MADE_INFO]``.
+SETTINGS_MADE_INFO: Final = "fairpost.settings_made"
 # What the setting holds in the session's open transaction; there only once it has a connection.
 _IN_FORCE_INFO: Final = "fairpost.tenant_in_force"
 
@@ -35,6 +37,7 @@ def tenant_scope(tenant: str) -> Iterator[None]:
         InvalidEvent: *tenant* cannot be one.
     """
     token = _current.set(check_tenant(tenant))
+    _apply_by_default()
     try:
         yield
     finally:
@@ -44,6 +47,7 @@ def tenant_scope(tenant: str) -> Iterator[None]:
 def enter_tenant(tenant: str) -> None:
     """As ``tenant_scope``, to the end of the running task, which nothing else is done in."""
     _current.set(check_tenant(tenant))
+    _apply_by_default()
 
 
 def current_tenant() -> str | None:
@@ -94,6 +98,12 @@ def apply_at_begin(setting: str | None) -> None:
         event.listen(Session, "after_transaction_end", _after_transaction_end)
 
 
+def _apply_by_default() -> None:
+    """Where no outbox has said which setting it is to be, or none: make ours. A service that only handles has none."""
+    if not event.contains(Session, "after_begin", _after_begin):
+        apply_at_begin(TENANT_SETTING)
+
+
 def _after_begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
     if transaction.nested or not is_postgresql(connection):
         return
@@ -105,7 +115,7 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
     if is_autocommit(connection):
         # Outside a transaction the setting would silently last for one statement, and every policy see no tenant.
         raise InvalidEvent("tenant: want a session with transactions, got one in AUTOCOMMIT")
-    for setting in _settings:
+    for setting in _settings - session.info.get(SETTINGS_MADE_INFO, frozenset()):
         connection.execute(_SET_CONFIG, {"setting": setting, "tenant": tenant})
 
 

@@ -15,8 +15,9 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from consumer.store.stored import Connection
 from outbox.errors import StoreUnavailable
+from outbox.schema import TENANT_SETTING
 from outbox.shell.severed import sever
-from outbox.tenancy import TENANT_INFO
+from outbox.tenancy import SETTINGS_MADE_INFO, TENANT_INFO
 
 _ENDED: Final = "fairpost_ended_by"
 _BY_HANDLER: Final = "handler"
@@ -117,7 +118,8 @@ class SlotConnection:
             sync_session_class=HandlerSession,
             join_transaction_mode="rollback_only",
             expire_on_commit=False,
-            info={TENANT_INFO: tenant},
+            # The claim has made the setting, in its own round trip.
+            info={TENANT_INFO: tenant, SETTINGS_MADE_INFO: frozenset({TENANT_SETTING})},
         )
         try:
             yield session

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import Engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -338,6 +338,24 @@ async def test_the_tenant_setting_never_outlives_its_transaction(bench: Bench) -
             await connection.rollback()
     assert len(seen) == 120
     assert all(tenant == setting for tenant, setting in seen)
+
+
+async def test_the_tenant_setting_costs_a_handlers_session_no_round_trip_of_its_own(bench: Bench) -> None:
+    asked: list[str] = []
+
+    @bench.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced, session: AsyncSession) -> None:
+        await session.execute(text("SELECT 1"))
+
+    def listen(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+        asked.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", listen)
+    try:
+        await bench.run(an_event())
+    finally:
+        event.remove(Engine, "before_cursor_execute", listen)
+    assert asked == ["SELECT 1"]
 
 
 async def test_of_two_processes_with_the_same_event_one_handles_it(bench: Bench) -> None:

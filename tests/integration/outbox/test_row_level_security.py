@@ -1,7 +1,10 @@
 """The tenant setting: made at the start of each transaction, gone with it, whatever happens."""
 
 import asyncio
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -48,6 +51,31 @@ def test_the_setting_is_made_in_each_transaction_and_ends_with_it(engine: sa.Eng
         assert connection.scalar(_SETTING) in ("", None)
     with Session(engine) as session:
         assert setting(session) == ""
+
+
+_WITHOUT_AN_OUTBOX = f"""
+import os
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+from outbox.tenancy import enter_tenant, tenant_scope
+engine = create_engine(os.environ["DATABASE_URL"])
+def show():
+    with Session(engine) as session:
+        print(session.scalar(text("select current_setting('{TENANT_SETTING}', true)")))
+with tenant_scope("acme"):
+    show()
+enter_tenant("globex")
+show()
+"""
+
+
+def test_a_process_without_an_outbox_has_the_setting_too(engine: sa.Engine) -> None:
+    url = engine.url.render_as_string(hide_password=False)
+    command = [sys.executable, "-c", _WITHOUT_AN_OUTBOX]
+    done = subprocess.run(
+        command, env=os.environ | {"DATABASE_URL": url}, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout.split() == ["acme", "globex"], done.stderr
 
 
 def test_a_scope_sets_it_for_transactions_that_begin_inside(engine: sa.Engine) -> None:
