@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -60,6 +61,7 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT)) if page.is_relative_to(ROOT) else page.name
 
 
+@cache
 def tokens_of(path: Path) -> list[Token]:
     """The page at *path*, as CommonMark with tables."""
     return _MARKDOWN.parse(path.read_text())
