@@ -1,13 +1,19 @@
 """Which page is made by what."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
-from reference import cli, errors, settings, wire
+from reference import cli, errors, settings, tables, wire
 
-PAGES: Final[Mapping[str, Callable[[], str]]] = {
+PAGES: Final[dict[str, Callable[[], str]]] = {
     "settings.md": settings.render,
     "cli.md": cli.render,
     "errors.md": errors.render,
     "wire.md": wire.render,
 }
+"""Those that need the code alone."""
+
+ON_A_DATABASE: Final[dict[str, Callable[[], str]]] = {
+    "tables.md": tables.render,
+}
+"""Those that a PostgreSQL is started for."""
