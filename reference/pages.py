@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Final
 
-from reference import cli, errors, settings, tables, wire
+from reference import cli, errors, log_messages, settings, tables, wire
 
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "settings.md": settings.render,
     "cli.md": cli.render,
     "errors.md": errors.render,
+    "log-messages.md": log_messages.render,
     "wire.md": wire.render,
 }
 """Those that need the code alone."""
