@@ -112,7 +112,7 @@ def invocation_problems(words: list[str], *, is_complete: bool) -> list[str]:
         is_group = hasattr(command, "commands")
         if is_group and not rest and not command.invoke_without_command:
             return [f"{' '.join(path)}: want a command behind it, got none"] if is_complete else []
-        context = command.context_class(command, info_name=path[-1], parent=context)
+        context = command.context_class(command, info_name=path[-1], parent=context, **command.context_settings)
         try:
             command.parse_args(context, list(rest))
         except Exception as error:  # noqa: BLE001 - typer brings a click of its own, whose errors have no public name
