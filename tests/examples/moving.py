@@ -65,7 +65,7 @@ def write(url: str, of: list[str], stop: Event, *, is_new_code: bool) -> int:
         with Session(engine) as session, session.begin():
             change(session, of[count % len(of)], is_new_code=is_new_code)
         count += 1
-        stop.wait(0.003)  # so fast that both meet, and no faster
+        stop.wait(0.01)  # so fast that both meet, and no faster
     engine.dispose()
     return count
 

@@ -272,6 +272,7 @@ async def test_a_consumer_killed_in_mid_work_has_each_effect_once(
     is_done = "SELECT count(*) FROM consumer.ledger WHERE tenant = 'killed' AND handler = 'send' AND state = 'done'"
     await place.until_value(is_done, 1)
     assert place.value("SELECT count(*) FROM invoices WHERE tenant_id = 'killed'") == 1
-    assert (len(provider.mails), len(provider.puts), provider.asked) == (1, 1, 1)
+    assert (len(provider.mails), len(provider.puts)) == (1, 1)
+    assert provider.asked
     assert provider.puts[0][1] > 0
     assert place.value("SELECT count(*) FROM consumer.dead WHERE tenant = 'killed' AND group_name = 'billing'") == 0
