@@ -11,8 +11,8 @@ from typing import Final
 import yaml
 from dotenv import dotenv_values
 
-from tests.docs import commands
 from tests.docs.pages import ROOT, Block, name_of
+from tests.docs.setting_checks import toml_problems, variable_problems
 
 
 class BlockFailed(AssertionError):
@@ -29,15 +29,21 @@ def _ini(text: str) -> None:
 
 def _env(text: str) -> None:
     values = dotenv_values(stream=io.StringIO(text))
-    found = [problem for name in values for problem in commands.variable_problems(name)]
-    found += [f"{name}: want a value" for name, value in values.items() if value is None]
+    found = [f"{name}: want a value" for name, value in values.items() if value is None]
+    found += variable_problems({name: value for name, value in values.items() if value is not None})
     if found:
+        raise ValueError("; ".join(found))
+
+
+def _toml(text: str) -> None:
+    is_ours = tomllib.loads(text).keys() & {"outbox", "relay", "consumer"}
+    if is_ours and (found := toml_problems(text)):
         raise ValueError("; ".join(found))
 
 
 CHECKS: Final[dict[str, Callable[[str], object]]] = {
     "text": str,
-    "toml": tomllib.loads,
+    "toml": _toml,
     "json": json.loads,
     "yaml": _yaml,
     "ini": _ini,

@@ -7,16 +7,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from admin.cli import app as outbox
-from admin.settings import PREFIX as ADMIN_PREFIX
-from admin.settings import AdminSettings
 from consumer.cli import app as outbox_consumer
-from consumer.settings import PREFIX as CONSUMER_PREFIX
-from consumer.settings import ConsumerSettings
-from outbox.shell.setting_table import READ_ELSEWHERE, SHARED
 from relay.cli import app as outbox_relay
-from relay.settings import PREFIX as RELAY_PREFIX
-from relay.settings import RelaySettings
 from tests.docs.pages import ROOT
+from tests.docs.setting_checks import variable_problems
 
 OURS: Final = {"outbox": outbox, "outbox-relay": outbox_relay, "outbox-consumer": outbox_consumer}
 # Programs of others that pages may start. A name that is not here is most often a slip of the pen.
@@ -53,14 +47,6 @@ OTHERS: Final = frozenset(
         "uvicorn",
     ]
 )
-VARIABLES: Final = frozenset(
-    [
-        *(ADMIN_PREFIX + field.upper() for field in (*AdminSettings.model_fields, *SHARED)),
-        *READ_ELSEWHERE,
-        *(RELAY_PREFIX + field.upper() for field in RelaySettings.model_fields),
-        *(CONSUMER_PREFIX + field.upper() for field in ConsumerSettings.model_fields),
-    ]
-)
 _ENDS: Final = frozenset({"&&", "||", "|", ";", "&", "(", ")"})
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _PLACEHOLDER: Final = re.compile(r"[A-Z][A-Z_]*")
@@ -70,12 +56,13 @@ _REDIRECTION: Final = re.compile(r"\d?>&\d|\d?[<>]{1,2} *[^\s<>&|;()]+")
 def problems(text: str) -> list[str]:
     """What is wrong with the commands in *text*, a shell script; nothing, if each would be understood."""
     found = []
+    given: dict[str, str] = {}
     try:
         for command in commands(text):
-            found += _problems_of(command)
+            found += _problems_of(command, given)
     except ValueError as error:
         found.append(f"{error}: {text.strip()!r}")
-    return found
+    return found + variable_problems(given)
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -90,13 +77,6 @@ def commands(text: str) -> Iterator[list[str]]:
             elif command:
                 yield command
                 command = []
-
-
-def variable_problems(name: str) -> list[str]:
-    """One sentence if *name* looks like a setting of ours and is none."""
-    if name.startswith("OUTBOX_") and name not in VARIABLES:
-        return [f"{name}: no such setting"]
-    return []
 
 
 def invocation_problems(words: list[str], *, is_complete: bool) -> list[str]:
@@ -137,12 +117,13 @@ def _told(error: Exception, words: list[str], *, is_complete: bool) -> list[str]
     return [f"{shlex.join(words)}: {getattr(error, 'format_message', lambda: repr(error))()}"]
 
 
-def _problems_of(command: list[str]) -> list[str]:
-    found = []
+def _problems_of(command: list[str], given: dict[str, str]) -> list[str]:
+    """What is wrong with *command*; the variables that it sets are added to *given*."""
+    found: list[str] = []
     if command[0] == "export":
         command = command[1:]
-    while command and (given := _ASSIGNMENT.fullmatch(command[0])):
-        found += variable_problems(given[1])
+    while command and (assignment := _ASSIGNMENT.fullmatch(command[0])):
+        given[assignment[1]] = assignment[2]
         command = command[1:]
     if not command:
         return found

@@ -9,6 +9,7 @@ import pytest
 from tests.docs import commands
 from tests.docs.pages import ROOT, all_pages, name_of, read_page
 from tests.docs.running import Run
+from tests.docs.setting_checks import name_problems
 
 # Blocks that are read and not run, by page. Whoever adds one adds its reason on the page and counts it here.
 NOT_RUN: dict[str, int] = {}
@@ -46,7 +47,7 @@ def test_what_is_mentioned_in_a_sentence_exists(path: Path) -> None:
                 f"{where}: {told}" for told in commands.invocation_problems(shlex.split(plain), is_complete=False)
             ]
         for name in re.findall(r"\bOUTBOX_[A-Z_]+\b", text):
-            found += [f"{where}: {told}" for told in commands.variable_problems(name) if not name.endswith("_")]
+            found += [f"{where}: {told}" for told in name_problems(name) if not name.endswith("_")]
     assert not found
 
 

@@ -24,6 +24,7 @@ RIGHT = {
     "a part of a file": "<!-- from: consumer/limits.py -->\n```python\nfrom dataclasses import dataclass\n```\n",
     "in a list": "1. one\n\n   ```python\n   x = 1\n   assert x\n   ```\n",
     "placeholders": "```bash\noutbox deferred retry ID && outbox-consumer run a:b --processes N # it's\n```\n",
+    "set": "```toml\n[relay]\nlease_s = 3\n```\n```bash\nexport OUTBOX_RELAY_LEASE_S=3 DATABASE_URL=$URL\n```\n",
     "not run": "<!-- not run: nobody has that server -->\n```python\nraise SystemExit\n```\n",
     "hidden": "<!-- hidden python\nx = 1\n-->\n\n```python\nassert x\n```\n",
 }
@@ -44,6 +45,9 @@ WRONG = {
     "no such target": "```bash\nmake tset\n```\n",
     "no such setting": "```env\nOUTBOX_RELAY_CHUNKS=1\n```\n",
     "no such setting, exported": "```bash\nexport OUTBOX_BROKR=postgres\n```\n",
+    "a value that is none": "```env\nOUTBOX_RELAY_LEASE_S=soon\n```\n",
+    "settings that do not fit together": "```bash\nexport OUTBOX_BROKER=postgres OUTBOX_QUEUE_KIND=classic\n```\n",
+    "no such key": "```toml\n[relay]\nlease = 3\n```\n",
     "toml": "```toml\na =\n```\n",
     "yaml": "```yaml\na: [\n```\n",
     "json": "```json\n{'a': 1}\n```\n",
