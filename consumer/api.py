@@ -10,7 +10,7 @@ from consumer.decide.versions import Upcast
 from consumer.ports import Alert
 from consumer.registry import Authorise, Isolation, LedgerMode, Registry, read_handler, read_upcast
 from outbox.errors import ConfigError
-from outbox.event import EventModel
+from outbox.event import Event, EventModel
 from outbox.naming import check_group
 
 _P = ParamSpec("_P")
@@ -154,6 +154,20 @@ class Consumer:
 
         return register
 
+    def ignore(self, *events: type[EventModel] | str) -> None:
+        """Let events of these types pass: this group has nothing to do for them.
+
+        A group is sent every event of the app. One of a type without a handler is a dead letter, as somebody may have
+        forgotten it; here it is settled, leaves no row, and moves its ordering key on.
+
+        Raises:
+            ConfigError: one names no type, or is ignored already.
+        """
+        for event in events:
+            # By its name: a model would read the versions it knows, and no newer ones.
+            name = event.event_type if isinstance(event, type) and issubclass(event, EventModel) else event
+            self.on(name, name="ignored", ledger="none")(_ignored)
+
     def upcast(self, event: type[EventModel] | str, *, from_version: int) -> Callable[[_U], _U]:
         """Turn payloads of *event* of the version *from_version* into those of the next. The function stays as it is.
 
@@ -196,3 +210,7 @@ class Consumer:
             raise ConfigError("authorise: want one function for all events, got a second")
         self.registry.checks.authorise = function
         return function
+
+
+async def _ignored(_event: Event) -> None:
+    """Do nothing: nobody here wants it."""

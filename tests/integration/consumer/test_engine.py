@@ -178,6 +178,26 @@ async def test_an_unknown_type_is_a_dead_letter_and_is_handled_once_it_is_known(
     await rig.until(lambda: rig.count("consumer.work") == 0)
 
 
+async def test_events_of_a_type_that_is_ignored_leave_nothing_and_hold_nobody_up(rig: Rig) -> None:
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced, session: AsyncSession) -> None:
+        await session.execute(INSERT, {"note": "billed"})
+
+    class OrderRead(EventModel, type="orders.order.read", version=1):
+        order_id: int
+
+    rig.consumer.ignore("orders.order.seen", OrderRead)
+    await rig.start()
+    await rig.publish(
+        replace(an_event(type="orders.order.read"), data_version=7),
+        an_event(type="orders.order.seen", ordering=keyed(1)),
+        an_event(ordering=keyed(2)),
+    )
+    await rig.until(lambda: rig.effects() == ["billed"])
+    await rig.until_settled()
+    assert (rig.count("consumer.dead"), rig.states()) == (0, [("bill", "done", 1)])
+
+
 async def test_a_dead_letter_that_is_replayed_counts_its_attempts_anew(rig: Rig, connect: Connect) -> None:
     is_mended = False
     attempts: list[int] = []

@@ -157,6 +157,15 @@ def test_what_names_no_event_type_is_refused(consumer: Consumer, event: Any) -> 
         async def bill(event: Event) -> None: ...
 
 
+def test_a_type_is_ignored_once_and_by_its_name(consumer: Consumer) -> None:
+    consumer.ignore(OrderPlaced, "a.b")
+    assert consumer.registry.types == ("a.b", OrderPlaced.event_type)
+    with pytest.raises(ConfigError, match="handler ignored of"):
+        consumer.ignore("a.b")
+    with pytest.raises(ConfigError, match="a type's name"):
+        consumer.ignore(int)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("group", ["", "Billing", "a.b", "a b", "x" * 64])
 def test_what_names_no_group_is_refused(group: str) -> None:
     with pytest.raises(ConfigError, match="group"):
