@@ -93,6 +93,15 @@ def test_everything_wrong_in_all_sources_is_told_at_once_with_its_file_and_key(r
     assert str(refused.value).split("; ") == list(found.problems)
 
 
+def test_who_needs_some_settings_alone_does_not_mind_what_is_wrong_with_others() -> None:
+    class Address(BaseModel):
+        database_url: DatabaseUrl
+
+    sources = collect({"DATABASE_URL": URL, "OUTBOX_RELAY_CHUNK": "0", "OUTBOX_RELAY_CHUNKS": "1"})
+    assert read(Address, prefix=PREFIX, sources=sources, is_partial=True).problems == ()
+    assert read(Address, prefix=PREFIX, sources=sources).problems != ()
+
+
 @pytest.mark.parametrize(
     ("toml", "told"),
     [
