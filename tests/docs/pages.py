@@ -32,6 +32,7 @@ class Block:
     title: str
     text: str
     marks: dict[str, str]
+    is_hidden: bool = False
 
     @property
     def where(self) -> str:
@@ -82,7 +83,7 @@ def read_page(path: Path) -> Page:
             marks[word] = rest
         elif word == "hidden" or token.type == "fence":
             info, text = rest.split("\n", 1) if word else (token.info, token.content)
-            blocks.append(_block(path, line, info, text, marks))
+            blocks.append(_block(path, line, info, text, marks, is_hidden=word == "hidden"))
             marks = {}
         elif marks or token.type == "code_block":
             wanted = f"{sorted(marks)} right before a block" if marks else "a fenced block with its language"
@@ -104,7 +105,7 @@ def _comment(token: Token, where: str) -> tuple[str, str]:
     return word, rest.strip()
 
 
-def _block(path: Path, line: int, info: str, text: str, marks: dict[str, str]) -> Block:
+def _block(path: Path, line: int, info: str, text: str, marks: dict[str, str], *, is_hidden: bool) -> Block:
     language, _, options = info.strip().partition(" ")
     title = ""
     for option in shlex.split(options):
@@ -112,7 +113,7 @@ def _block(path: Path, line: int, info: str, text: str, marks: dict[str, str]) -
         if name != "title":
             raise ValueError(f'{name_of(path)}:{line}: want title="..." behind the language, got {option!r}')
         title = value
-    return Block(page=path, line=line, language=language, title=title, text=text, marks=marks)
+    return Block(page=path, line=line, language=language, title=title, text=text, marks=marks, is_hidden=is_hidden)
 
 
 def _inline(tokens: list[Token]) -> Iterator[tuple[int, str]]:

@@ -68,6 +68,9 @@ class Run:
         text = block.text
         for shown, real in self._replaced.items():
             text = text.replace(shown, real)
+        if block.language not in {*self._runners, *CHECKS}:
+            wanted = ", ".join([*self._runners, *CHECKS])
+            raise BlockFailed(f"{block.where}: want a language of {wanted}, got {block.language or 'none'!r}")
         if "output" in block.marks:
             compare(block, self._printed)
         elif "from" in block.marks:
@@ -75,11 +78,8 @@ class Run:
         elif block.language in CHECKS:
             CHECKS[block.language](text)
             self._write(block, text)
-        elif block.language in self._runners:
-            self._runners[block.language](block, text)
         else:
-            wanted = ", ".join([*self._runners, *CHECKS])
-            raise BlockFailed(f"{block.where}: want a language of {wanted}, got {block.language or 'none'!r}")
+            self._runners[block.language](block, text)
 
     # ------------------------------------------------------------------ Python
 

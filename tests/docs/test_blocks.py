@@ -58,5 +58,13 @@ def test_a_block_is_left_out_for_a_reason_and_is_counted(path: Path) -> None:
     assert len(left_out) == NOT_RUN.get(name_of(path), 0)
 
 
+@pytest.mark.parametrize("path", all_pages(), ids=name_of)
+def test_what_readers_do_not_see_is_little(path: Path) -> None:
+    """A page whose code needs more than that beside it leaves out what its readers need too."""
+    sizes = [len(block.text.splitlines()) for block in read_page(path).blocks if block.is_hidden]
+    assert max(sizes, default=0) <= 30
+    assert sum(sizes) <= 60
+
+
 def test_no_page_is_counted_that_does_not_exist() -> None:
     assert {ROOT / name for name in NOT_RUN} <= set(all_pages())

@@ -31,6 +31,7 @@ RIGHT = {
 WRONG = {
     "no language": "```\nx\n```\n",
     "a language nobody runs": "```ruby\nx\n```\n",
+    "an excerpt in no language": "<!-- from: consumer/limits.py -->\n```\nfrom dataclasses import dataclass\n```\n",
     "an error": "```python\n1 / 0\n```\n",
     "bad syntax": "<!-- not run: nobody has that server -->\n```python\nx = = 1\n```\n",
     "a hidden assertion": "```python\nx = 1\n```\n\n<!-- hidden python\nassert x == 2\n-->\n",
