@@ -7,7 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -94,6 +95,18 @@ class Stage:
 
     def _local(self, text: str) -> str:
         return _PORT.sub(lambda found: self._ports.get(found[0], found[0]), text)
+
+
+@contextmanager
+def set_up(name: str, *, settings: Mapping[str, str], more: Mapping[str, str]) -> Iterator[Stage]:
+    """The stage of *name*, with what its section Set up says done; its processes end with it."""
+    stage = Stage(name, settings=settings, more=more)
+    try:
+        for block in stage.blocks("Set up"):
+            stage.shell(block)
+        yield stage
+    finally:
+        stage.close()
 
 
 async def until_answers(url: str, *, of: ConsoleProcess) -> None:

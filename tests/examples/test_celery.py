@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from tests.examples.conftest import QUICK, Place
-from tests.examples.stage import Stage
+from tests.examples.stage import Stage, set_up
 from tests.support.wait import until
 
 _NOBODY = "amqp://guest:guest@127.0.0.1:1/"
@@ -20,13 +20,8 @@ def shop(place: Place) -> Iterator[Stage]:
         "RABBITMQ_URL": place.rabbitmq_url,
         "CELERY_BROKER_URL": place.rabbitmq_url,
     }
-    stage = Stage("celery", settings=settings, more=QUICK)
-    try:
-        for block in stage.blocks("Set up"):
-            stage.shell(block)
+    with set_up("celery", settings=settings, more=QUICK) as stage:
         yield stage
-    finally:
-        stage.close()
 
 
 async def test_the_dual_write_loses_tasks_and_the_event_does_not(shop: Stage, place: Place) -> None:

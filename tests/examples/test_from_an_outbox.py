@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -31,13 +31,6 @@ def moving(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     from tests.examples import moving  # noqa: PLC0415 - only now can it be
 
     return moving
-
-
-@pytest.fixture
-def processes() -> Iterator[Processes]:
-    started = Processes()
-    yield started
-    started.close()
 
 
 async def test_each_event_is_handled_once_and_in_order_while_old_and_new_code_write(

@@ -9,7 +9,7 @@ from psycopg import sql
 from sqlalchemy import make_url
 
 from tests.examples.conftest import QUICK, Place
-from tests.examples.stage import Stage
+from tests.examples.stage import Stage, set_up
 
 
 @pytest.fixture(scope="module")
@@ -21,13 +21,9 @@ def crm(place: Place) -> Iterator[Stage]:
         connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, sql.Literal(user.password)))
         connection.execute(sql.SQL("ALTER DATABASE {} OWNER TO {}").format(database, role))
         connection.execute(sql.SQL("GRANT ALL ON SCHEMA public TO {}").format(role))
-    stage = Stage("script", settings={"DATABASE_URL": place.role_url, "RABBITMQ_URL": place.rabbitmq_url}, more=QUICK)
-    try:
-        for block in stage.blocks("Set up"):
-            stage.shell(block)
+    settings = {"DATABASE_URL": place.role_url, "RABBITMQ_URL": place.rabbitmq_url}
+    with set_up("script", settings=settings, more=QUICK) as stage:
         yield stage
-    finally:
-        stage.close()
 
 
 async def test_a_file_is_taken_in_and_each_customer_greeted_once(crm: Stage, place: Place) -> None:

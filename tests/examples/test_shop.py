@@ -14,7 +14,7 @@ import pytest
 from psycopg import errors
 
 from tests.examples.conftest import QUICK, Place
-from tests.examples.stage import Stage, until_answers
+from tests.examples.stage import Stage, set_up, until_answers
 from tests.support.wait import until
 
 _ROOT = Path(__file__).parents[2]
@@ -28,27 +28,19 @@ _AS = "SELECT set_config('app.current_tenant_id', %s, true)"
 @pytest.fixture(scope="module")
 def shop(place: Place) -> Iterator[Stage]:
     """The shop with all its processes, set up and started by its README."""
-    stage = Stage(
-        "shop",
-        settings={
-            "OWNER_DATABASE_URL": place.owner_url,
-            "DATABASE_URL": place.role_url,
-            "OUTBOX_RELAY_DATABASE_URL": place.owner_url,
-            "RABBITMQ_URL": place.rabbitmq_url,
-            "MAIL_URL": "http://127.0.0.1:8001/mails",
-        },
-        more=QUICK,
-    )
-    try:
-        for block in stage.blocks("Set up"):
-            stage.shell(block)
+    settings = {
+        "OWNER_DATABASE_URL": place.owner_url,
+        "DATABASE_URL": place.role_url,
+        "OUTBOX_RELAY_DATABASE_URL": place.owner_url,
+        "RABBITMQ_URL": place.rabbitmq_url,
+        "MAIL_URL": "http://127.0.0.1:8001/mails",
+    }
+    with set_up("shop", settings=settings, more=QUICK) as stage:
         for line in ("outbox-relay", "outbox-consumer", "uvicorn mail_provider"):
             stage.start(line)
         app = stage.start("uvicorn app")
         asyncio.run(until_answers(stage.url(8000) + "/health", of=app))
         yield stage
-    finally:
-        stage.close()
 
 
 @pytest.fixture
@@ -134,6 +126,11 @@ async def test_a_commit_that_fails_is_answered_with_an_error_and_leaves_nothing(
     assert place.value("SELECT count(*) FROM outbox.event WHERE tenant = 'unlucky'") == 0
     # The key is as free as it was.
     assert (await place_order(client, tenant="unlucky", key="k")).status_code == 201
+
+
+def test_a_role_that_the_policies_do_not_bind_is_refused(shop: Stage, migrated_database: str) -> None:
+    with pytest.raises(AssertionError, match="want a role that policies bind, got"):
+        shop.shell("alembic upgrade head", OWNER_DATABASE_URL=migrated_database, DATABASE_URL=migrated_database)
 
 
 @pytest.mark.parametrize("tenant", ["", "ACME", "a b", "a" * 64, "a';--"])

@@ -75,10 +75,15 @@ def upgrade() -> None:
     user = make_url(os.environ["DATABASE_URL"])
     role = sql.Identifier(user.username or "")
     driver = cast("Connection", op.get_bind().connection.driver_connection)
-    if driver.execute("SELECT FROM pg_roles WHERE rolname = %s", (user.username,)).fetchone() is None:
+    found = driver.execute(
+        "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = %s", (user.username,)
+    ).fetchone()
+    if found is None:
         driver.execute(
             sql.SQL("CREATE ROLE {} LOGIN PASSWORD {} NOSUPERUSER NOBYPASSRLS").format(role, sql.Literal(user.password))
         )
+    elif found[0]:
+        raise ValueError(f"DATABASE_URL: want a role that policies bind, got {user.username}, which is exempt")
     driver.execute(sql.SQL(GRANTS).format(role=role))
 
 
