@@ -12,6 +12,7 @@ from admin.embedded import PostgresNode
 from outbox.errors import OutboxError
 from tests.support.containers import RabbitContainer
 from tests.support.databases import fresh_database
+from tests.support.installs import Built, build
 from tests.support.processes import Processes
 from tests.support.rabbit import RabbitNode
 from tests.support.services import (
@@ -209,6 +210,15 @@ def faulty_rabbit(_faulty_rabbit_node: RabbitNode | RabbitContainer) -> RabbitNo
     """A running RabbitMQ broker, shared with this module's tests alone, that they may stop, kill, restart and block."""
     _faulty_rabbit_node.start()
     return _faulty_rabbit_node
+
+
+# ------------------------------------------------------------------ what is shipped
+
+
+@pytest.fixture(scope="session")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The wheel and the sdist of this tree."""
+    return build(tmp_path_factory.mktemp("release"))
 
 
 # ------------------------------------------------------------------ processes

@@ -18,6 +18,7 @@ from outbox.errors import (
     TransientError,
 )
 from outbox.shell.commands import DEBUG, DISTRIBUTION, suggestion
+from outbox.shell.extras import lacking
 
 DONE: Final = 0
 #: A fault of ours, as of any Python program.
@@ -81,6 +82,8 @@ def run_cli(
     except Exception as error:
         if context.get(DEBUG):
             raise
+        if told := lacking(program, error):
+            _leave(told, CONFIGURATION)
         _log_fault(error)
         _leave(_fault(program, error), FAULT)
     raise SystemExit(code if isinstance(code, int) else DONE)
