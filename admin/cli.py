@@ -32,6 +32,12 @@ _ENTRIES: Final = (
         is_group=True,
     ),
     Entry(
+        name="dev",
+        module="admin.dev_cli",
+        line="Run a PostgreSQL on this machine until Ctrl-C, for development; then it and its data are gone.",
+        panel=_SET_UP,
+    ),
+    Entry(
         name="demo",
         module="admin.demo_cli",
         line="Show one noisy tenant beside nineteen quiet ones, while relay and consumer are killed, and count.",

@@ -16,6 +16,7 @@ _LEAVES: Final = [known for known in _EVERY if not known.is_group or known.comma
 # Each with the reason why it prints no JSON document.
 _WITHOUT_JSON: Final = {
     "outbox demo": "a show for people",
+    "outbox dev": "runs until it is stopped",
     "outbox dead export": "its output is JSON, one letter a line, however many",
     "outbox-relay run": "a service, which logs",
     "outbox-consumer run": "a service, which logs",
