@@ -3,7 +3,7 @@
 # make test    every test, on real PostgreSQL and RabbitMQ; ARGS="-k words" narrows it
 # make check   lint, format, types, import floors
 # make docs    the documentation's site, into build/site; ARGS=serve shows it, and what is changed, at localhost:8000
-# make bench   NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | brokers | fairness | scheduler | memory | lanes
+# make bench   NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | brokers | fairness | scheduler | memory | lanes | import
 #
 # The first call makes .venv; later ones reuse it until pyproject.toml or constraints.txt changes.
 
@@ -42,7 +42,7 @@ docs: .venv/.dev
 	@$(BIN)/zensical $(if $(ARGS),$(ARGS),build --strict)
 
 bench: .venv/.dev
-	@echo "bench: $(if $(NAME),$(NAME),want NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | brokers | fairness | scheduler | memory | lanes)"
+	@echo "bench: $(if $(NAME),$(NAME),want NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | brokers | fairness | scheduler | memory | lanes | import)"
 	@$(if $(NAME),,exit 64;) $(BIN)/python -m benchmarks $(NAME) $(ARGS)
 
 .venv/bin/python:

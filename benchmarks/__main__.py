@@ -17,7 +17,10 @@ NAMES = (
     "scheduler",
     "memory",
     "lanes",
+    "import",
 )
+#: A module cannot have a keyword's name.
+_MODULES = {"import": "import_time"}
 
 
 def main() -> None:
@@ -25,7 +28,8 @@ def main() -> None:
     if len(sys.argv) != 2 or sys.argv[1] not in NAMES:
         print(f"bench: want NAME={' | '.join(NAMES)}, got {' '.join(sys.argv[1:]) or 'nothing'}", file=sys.stderr)
         raise SystemExit(64)
-    module = importlib.import_module(f"benchmarks.{sys.argv[1].replace('-', '_')}")
+    name = _MODULES.get(sys.argv[1], sys.argv[1].replace("-", "_"))
+    module = importlib.import_module(f"benchmarks.{name}")
     print(json.dumps(module.main()))
 
 

@@ -1,4 +1,4 @@
-"""Run by an installed Python: what ``import outbox`` does beside importing, and what it loads; one JSON object.
+"""Run by an installed Python: what importing all of ``outbox`` does beside importing, and what it loads; one JSON object.
 
 What it stands on is loaded first, so that all that is told of is ours.
 """
@@ -94,6 +94,7 @@ before, loaded, real = _state(), set(sys.modules), os.environ
 os.environ = _Environment(os.environ)  # type: ignore[assignment]  # noqa: B003 - it is put back
 sys.addaudithook(_audit)
 import outbox  # noqa: E402
+from outbox import *  # noqa: E402, F403 - each name is loaded when it is used
 
 seen, done = [], seen
 os.environ = real  # noqa: B003

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.scenario, pytest.mark.timeout(300)]
 _HERE = Path(__file__).parent
 _COMMANDS = {"outbox": "cli", "outbox-relay": "relay", "outbox-consumer": "consumer"}
 _OUTBOX = (
-    *("", ".backoff", ".draft", ".errors", ".event", ".naming", ".pending", ".rows", ".schema", ".session"),
+    *("", ".backoff", ".draft", ".errors", ".event", ".lazy", ".naming", ".pending", ".rows", ".schema", ".session"),
     *(".sessions", ".strict_json", ".tenancy", ".trail", ".waker"),
 )
 
