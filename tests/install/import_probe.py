@@ -1,4 +1,4 @@
-"""Run by an installed Python: what importing all of ``outbox`` does beside importing, and what it loads; one JSON object.
+"""Run by an installed Python: what importing all of ``outbox`` does beside that, and what it loads; one JSON object.
 
 What it stands on is loaded first, so that all that is told of is ours.
 """
