@@ -96,7 +96,8 @@ def collect(
             source = Source(kind=kind, title=named or default, values={})
             wrong: list[str] = []
             try:
-                if named or path.exists():
+                # A directory of that name is most often a virtual environment.
+                if named or (path.exists() and not path.is_dir()):
                     source, wrong = read(path, title=named or default)
             except _Unusable as error:
                 wrong = [f"{name}: {error}" if named else str(error)]
@@ -116,7 +117,7 @@ def _given(values: Mapping[str, object]) -> dict[str, object]:
 
 def _text_of(path: Path, title: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise _Unusable(f"want a file that can be read, got {title}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -101,6 +101,8 @@ class Setting:
             return "none"
         if isinstance(value, bool):
             return str(value).lower()
+        if isinstance(value, list):
+            return ",".join(map(self.shown, value))
         text = f"{value:g}" if isinstance(value, float) else str(value)
         return shown_url(text) if self.is_secret else masked(text)
 

@@ -55,6 +55,11 @@ def test_json_has_values_of_their_own_type_and_no_password(command: Command) -> 
     assert rows["OUTBOX_RELAY_BROKER_DATABASE_URL"]["value"] is None
 
 
+def test_a_list_is_shown_as_a_variable_would_have_it(command: Command) -> None:
+    told = command("explain", "tiers", toml='[consumer]\ntiers = ["bulk", "interactive"]\n')[1]
+    assert "  now      bulk,interactive, from outbox.toml [consumer] tiers" in told.splitlines()
+
+
 def test_what_is_wrong_is_shown_beside_the_rest(command: Command) -> None:
     code, told = command("show", "-p", "relay", dotenv="OUTBOX_RELAY_WINDOW=0\nOUTBOX_BROKER=postgres\n")
     assert code == CONFIGURATION

@@ -126,6 +126,15 @@ def test_a_file_that_is_named_and_missing_is_refused_and_one_that_is_not_named_i
     )
 
 
+def test_a_virtual_environment_named_as_the_file_is_not_read_and_a_byte_order_mark_is_no_part_of_a_name(
+    reading: Read, tmp_path: Path
+) -> None:
+    (tmp_path / ".env").mkdir()
+    assert reading(toml="\ufeff[relay]\nchunk = 7\n", DATABASE_URL=URL).required().chunk == 7
+    (tmp_path / ".env").rmdir()
+    assert reading("\ufeffOUTBOX_RELAY_CHUNK=8\n", DATABASE_URL=URL).required().chunk == 8
+
+
 def test_the_env_file_may_say_which_toml_file_is_read(reading: Read, tmp_path: Path) -> None:
     (tmp_path / "other.toml").write_text("[relay]\nchunk = 7\n")
     found = reading("OUTBOX_CONFIG=other.toml\n", "[relay]\nchunk = 8\n", DATABASE_URL=URL)
