@@ -44,6 +44,12 @@ _ENTRIES: Final = (
         panel=_SET_UP,
     ),
     Entry(
+        name="doctor",
+        module="admin.doctor_cli",
+        line="Look at everything that a deployment leans on, and say of each finding what to do. Changes nothing.",
+        panel=_LOOK,
+    ),
+    Entry(
         name="tenant",
         module="admin.tenant_cli",
         line="One tenant: what there is of it, a pause, its share; and its queues once it has left.",

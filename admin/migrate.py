@@ -108,10 +108,20 @@ def status(url: str, *, chains: tuple[Chain, ...] = CHAINS) -> list[Status]:
                 current=MigrationContext.configure(
                     connection, opts={"version_table_schema": _SCHEMAS[chain]}
                 ).get_current_revision(),
-                newest=ScriptDirectory.from_config(_config(chain, None)).get_current_head() or "",
+                newest=newest(chain),
             )
             for chain in chains
         ]
+
+
+def newest(chain: Chain) -> str:
+    """The revision that *chain* should stand at. Asks no database."""
+    return ScriptDirectory.from_config(_config(chain, None)).get_current_head() or ""
+
+
+def schema_of(chain: Chain) -> str:
+    """The schema that *chain*'s tables are in."""
+    return _SCHEMAS[chain]
 
 
 def _config(

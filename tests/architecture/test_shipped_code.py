@@ -16,6 +16,7 @@ _COMPOSITION_ROOTS = {
     "consumer/cli.py",
     "admin/config_cli.py",
     "admin/demo_cli.py",
+    "admin/doctor_cli.py",
     "admin/pytest_plugin.py",
     "admin/demo/processes.py",
     "admin/settings.py",
