@@ -82,18 +82,20 @@ async def remove(
     """Remove the group that was *found*, and tell each step. Broken off, queues may be left: the audit names them.
 
     Raises:
-        BrokerUnavailable: its queues are left; it reads the log no more.
+        BrokerUnavailable: nothing is done; or, where the broker went away in the middle, its queues are left and it
+            reads the log no more.
     """
     detail = {"queues": list(found.queues), "work": found.work, "dead": found.dead, "deferred": found.deferred}
-    with store_errors():
-        async with connection.transaction():
-            await connection.execute(_REMOVE, {"group": found.group})
-            for (table,) in await (await connection.execute(_TABLES)).fetchall():
-                emptying = _EMPTY.format(table=sql.Identifier("consumer", str(table)))
-                await connection.execute(emptying, {"group": found.group})
-            await audit.record(connection, actor=actor, action="group.remove", group=found.group, detail=detail)
-    tell(f"group {found.group} reads the log no more")
+    # Opened first: with the broker away nothing is begun, and the command can be given again.
     async with opened() as desk:
+        with store_errors():
+            async with connection.transaction():
+                await connection.execute(_REMOVE, {"group": found.group})
+                for (table,) in await (await connection.execute(_TABLES)).fetchall():
+                    emptying = _EMPTY.format(table=sql.Identifier("consumer", str(table)))
+                    await connection.execute(emptying, {"group": found.group})
+                await audit.record(connection, actor=actor, action="group.remove", group=found.group, detail=detail)
+        tell(f"group {found.group} reads the log no more")
         gone_since = time.monotonic()
         while time.monotonic() < gone_since + _GONE_S:
             for queue in found.queues:

@@ -20,7 +20,6 @@ def crm(place: Place) -> Iterator[Stage]:
         role, database = sql.Identifier(place.role), sql.Identifier(user.database or "")
         connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, sql.Literal(user.password)))
         connection.execute(sql.SQL("ALTER DATABASE {} OWNER TO {}").format(database, role))
-        connection.execute(sql.SQL("GRANT ALL ON SCHEMA public TO {}").format(role))
     settings = {"DATABASE_URL": place.role_url, "RABBITMQ_URL": place.rabbitmq_url}
     with set_up("script", settings=settings, more=QUICK) as stage:
         yield stage

@@ -15,7 +15,7 @@ from consumer.store import dead, incarnation, work
 from consumer.store.dead import NewDead
 from consumer.store.work import Reason
 from outbox.event import Tier
-from outbox.shell.exits import CONFIGURATION, DONE, USAGE
+from outbox.shell.exits import CONFIGURATION, DONE, UNAVAILABLE, USAGE
 from tests.integration.admin.test_cli import Command
 from tests.integration.relay.running import App, emit
 from tests.support.waiting_events import an_event, new_work, stored_of
@@ -216,4 +216,7 @@ def test_a_group_that_is_still_run_is_not_removed_and_one_that_is_not_says_what_
         "group default: 2 queues, 5 work rows, 1 open dead letters, 0 deferred events\n",
     )
     assert command("group", "remove", "default")[0] != DONE
+    # With the broker away nothing is begun: its queues could not be removed, and later nobody would know them.
+    assert command("group", "remove", "default", "--yes", RABBITMQ_URL="amqp://guest@127.0.0.1:1/")[0] == UNAVAILABLE
     assert app.execute("SELECT count(*) FROM outbox.consumer_group").fetchone() == (1,)
+    assert app.execute("SELECT count(*) FROM consumer.work").fetchone() == (5,)
