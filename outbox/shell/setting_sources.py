@@ -193,4 +193,6 @@ def _libpq(sources: list[Source]) -> Source:
     left_to_libpq = inherited.keys() - {"PGSERVICE"} if "PGSERVICE" in inherited else set()
     keywords = {(option.envvar or b"").decode(): option.keyword.decode() for option in Conninfo.get_defaults()}
     said = {keywords[name]: given[name] for name in given.keys() & keywords.keys() - left_to_libpq}
-    return Source(kind="libpq", title=", ".join(sorted(given)), values={LIBPQ: make_conninfo("", **said)})
+    return Source(
+        kind="libpq", title=", ".join(sorted(given.keys() & keywords.keys())), values={LIBPQ: make_conninfo("", **said)}
+    )

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from outbox.shell.secrets import shown_url
 from outbox.topology import QueueKind
 
-_DATABASE_SCHEMES: Final = ("postgresql", "postgres", "postgresql+psycopg")
+_DATABASE_SCHEME: Final = re.compile(r"postgres(ql)?(\+\w+)?")  # an app's driver is its own business
 _BROKER_SCHEMES: Final = ("amqp", "amqps")
 _CONNINFO: Final = re.compile(r"\s*\w+\s*=")
 _DATABASE_FORM: Final = "postgresql://user:password@host:port/database"
@@ -20,7 +20,7 @@ _BROKER_FORM: Final = "amqp://user:password@host:port/vhost"
 def _database_url(value: SecretStr) -> SecretStr:
     text = value.get_secret_value()
     scheme, mark, _ = text.partition("://")
-    if (mark and scheme in _DATABASE_SCHEMES) or (not mark and _CONNINFO.match(text)):
+    if (mark and _DATABASE_SCHEME.fullmatch(scheme)) or (not mark and _CONNINFO.match(text)):
         return value
     raise ValueError(f"want {_DATABASE_FORM}, got {shown_url(text)!r}")
 
@@ -34,7 +34,7 @@ def _broker_url(value: SecretStr) -> SecretStr:
 
 
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_database_url), Field(examples=[_DATABASE_FORM])]
-"""A PostgreSQL URL, SQLAlchemy's ``postgresql+psycopg`` too, or a libpq ``key=value`` string."""
+"""A PostgreSQL URL, SQLAlchemy's with any driver's name too, or a libpq ``key=value`` string."""
 
 BrokerUrl = Annotated[SecretStr, AfterValidator(_broker_url), Field(examples=[_BROKER_FORM])]
 """An AMQP 0-9-1 URL."""

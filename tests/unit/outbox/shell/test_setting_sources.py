@@ -159,7 +159,13 @@ def test_the_broker_is_found_by_the_names_that_platforms_give_it(reading: Read, 
 
 
 def test_libpqs_variables_name_the_database_where_no_address_is_given(reading: Read) -> None:
-    environment = {"PGHOST": "db", "PGPASSWORD": "s3cret", "PGSSLMODE": "require", "PGAPPNAME": "psql"}
+    environment = {
+        "PGHOST": "db",
+        "PGPASSWORD": "s3cret",
+        "PGSSLMODE": "require",
+        "PGAPPNAME": "psql",
+        "PGADMIN_PORT": "80",
+    }
     found = reading("PGDATABASE=shop\nPGHOST=elsewhere\n", **environment)
     said = conninfo_to_dict(found.required().database_url.get_secret_value())
     assert said == {"host": "db", "dbname": "shop", "password": "s3cret", "sslmode": "require"}

@@ -87,7 +87,7 @@ def test_a_wrong_address_is_refused_without_its_password(address: str) -> None:
     assert "://app:s3cret" not in told
 
 
-@pytest.mark.parametrize("address", [DATABASE, "postgres://db/a", "postgresql+psycopg://db/a", "host=db user='a b'"])
+@pytest.mark.parametrize("address", [DATABASE, "postgres://db/a", "postgresql+asyncpg://db/a", "host=db user='a b'"])
 def test_every_way_to_write_a_database_is_taken(address: str) -> None:
     assert _load(DATABASE_URL=address).database_url.get_secret_value() == address
 
