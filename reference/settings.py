@@ -51,7 +51,7 @@ tiers = ["interactive", "standard"]
 _ADDRESSES: Final = """
 `DATABASE_URL` is read where none of our own names gives the database, as an app has it: the name of a driver, as in
 `postgresql+asyncpg://`, is passed over. For RabbitMQ it is `RABBITMQ_URL`, `AMQP_URL` and `CLOUDAMQP_URL`, in this
-order, which platforms and their add-ons set. Keep addresses, which hold passwords, out of an `outbox.toml` that others read.
+order, which platforms and their add-ons set. Keep addresses, which hold passwords, out of a file that others read.
 
 libpq's variables mean what they mean to `psql`: `PGHOST`, `PGPORT`, `PGUSER`, `PGPASSWORD`, `PGDATABASE`, `PGSERVICE`,
 `PGSSLMODE` and the others. They name the database of all processes; a URL in any source goes before them.
