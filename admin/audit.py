@@ -1,6 +1,7 @@
 """Who did what to the log: one row in ``outbox.audit`` for each thing an operator asked for."""
 
 import getpass
+import os
 from collections.abc import Mapping
 from typing import Final
 
@@ -12,8 +13,13 @@ _RECORD: Final = "INSERT INTO outbox.audit (actor, action, group_name, detail) V
 
 
 def named(actor: str | None) -> str:
-    """Return *actor*, else the login."""
-    return actor or getpass.getuser()
+    """Return *actor*, else the login; in a container, whose user has a number and no name, ``uid 10001``."""
+    if actor:
+        return actor
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the latter from Python 3.13 on
+        return f"uid {os.getuid()}"
 
 
 async def record(
