@@ -17,6 +17,24 @@ from outbox.shell.metrics import add_histogram, build_info
 
 _PREFIX: Final = "outbox_consumer_"
 
+# Help texts; of levels by their names.
+SETTLED: Final = "Events settled, by outcome."
+LONG: Final = "Attempts whose transaction was open for longer than OUTBOX_CONSUMER_TRANSACTION_WARN_S."
+RESTARTS: Final = "Workers that were replaced."
+UP: Final = "Whether the worker runs: 1 or 0."
+LEVELS: Final = {
+    "slots": "Handlers that may run at once.",
+    "running": "Handlers that run.",
+    "in_hand": "Events that are unsettled here, running ones included.",
+    "lanes": "Lanes that are consumed from.",
+    "pauses": "Pauses that hold here.",
+    "oldest_transaction_seconds": "For how long the oldest transaction of an attempt is open.",
+    "abandoned": "Handlers past their deadline that could not be stopped.",
+    "breakers_open": "Circuit breakers that are not closed.",
+    "database_up": "Whether the database answers: 1 or 0.",
+    "broker_up": "Whether the broker is connected: 1 or 0.",
+}
+
 
 class EngineCollector(Collector):
     """Reads the engine whenever it is scraped; before it runs there is only the build to tell of."""
@@ -30,7 +48,7 @@ class EngineCollector(Collector):
         """What came, what is in hand now and what became of it."""
         yield build_info("outbox_consumer", self._labels)
         engine = self._readiness.engine
-        settled = CounterMetricFamily(f"{_PREFIX}settled", "Events settled, by outcome.", labels=["outcome"])
+        settled = CounterMetricFamily(f"{_PREFIX}settled", SETTLED, labels=["outcome"])
         for outcome, count in engine.outcomes.items() if engine is not None else ():
             settled.add_metric([outcome], count)
         # Only now: what is yielded is written out before the next line runs.
@@ -38,35 +56,35 @@ class EngineCollector(Collector):
         if engine is None:
             return
         yield from self._levels(engine)
-        yield from _counts(engine.tally)
-        yield from _attempts(engine.tally)
-        yield from _times(engine.tally)
-        yield from _standing(engine.tally)
+        yield from of_tally(engine.tally)
 
     def _levels(self, engine: Engine) -> Iterable[Metric]:
         controls, transactions = self._readiness.controls, self._readiness.transactions
         yield CounterMetricFamily(
-            f"{_PREFIX}long_transactions",
-            "Attempts whose transaction was open for longer than OUTBOX_CONSUMER_TRANSACTION_WARN_S.",
-            value=0.0 if transactions is None else float(transactions.long),
+            f"{_PREFIX}long_transactions", LONG, value=0.0 if transactions is None else float(transactions.long)
         )
-        gauges = {
-            "slots": (self._slots, "Handlers that may run at once."),
-            "running": (engine.hands.running, "Handlers that run."),
-            "in_hand": (len(engine.hands), "Events that are unsettled here, running ones included."),
-            "lanes": (engine.lanes.attached, "Lanes that are consumed from."),
-            "pauses": (0 if controls is None else controls.pauses, "Pauses that hold here."),
-            "oldest_transaction_seconds": (
-                0.0 if transactions is None else transactions.oldest_s,
-                "For how long the oldest transaction of an attempt is open.",
-            ),
-            "abandoned": (self._readiness.abandoned_alive, "Handlers past their deadline that could not be stopped."),
-            "breakers_open": (len(engine.restraint), "Circuit breakers that are not closed."),
-            "database_up": (engine.store_ok.is_set(), "Whether the database answers: 1 or 0."),
-            "broker_up": (engine.is_connected, "Whether the broker is connected: 1 or 0."),
+        levels = {
+            "slots": self._slots,
+            "running": engine.hands.running,
+            "in_hand": len(engine.hands),
+            "lanes": engine.lanes.attached,
+            "pauses": 0 if controls is None else controls.pauses,
+            "oldest_transaction_seconds": 0.0 if transactions is None else transactions.oldest_s,
+            "abandoned": self._readiness.abandoned_alive,
+            "breakers_open": len(engine.restraint),
+            "database_up": engine.store_ok.is_set(),
+            "broker_up": engine.is_connected,
         }
-        for name, (value, what) in gauges.items():
-            yield GaugeMetricFamily(_PREFIX + name, what, value=float(value))
+        for name, what in LEVELS.items():
+            yield GaugeMetricFamily(_PREFIX + name, what, value=float(levels[name]))
+
+
+def of_tally(tally: Tally) -> Iterable[Metric]:
+    """What *tally* has."""
+    yield from _counts(tally)
+    yield from _attempts(tally)
+    yield from _times(tally)
+    yield from _standing(tally)
 
 
 def _counts(tally: Tally) -> Iterable[Metric]:
@@ -103,11 +121,15 @@ def _times(tally: Tally) -> Iterable[Metric]:
         add_histogram(delays, histogram, tier.label)
     yield delays
     for name, at, what in (
-        ("last_settled", tally.settled_at, "When an event was last settled, in seconds since 1970."),
-        ("last_lease_renewal", tally.renewed_at, "When the database last took this process's lease, since 1970."),
+        ("last_settled_timestamp_seconds", tally.settled_at, "When an event was last settled, in seconds since 1970."),
+        (
+            "last_lease_renewal_timestamp_seconds",
+            tally.renewed_at,
+            "When the database last took this process's lease, in seconds since 1970.",
+        ),
     ):
         if at:
-            yield GaugeMetricFamily(f"{_PREFIX}{name}_timestamp_seconds", what, value=at)
+            yield GaugeMetricFamily(_PREFIX + name, what, value=at)
 
 
 def _standing(tally: Tally) -> Iterable[Metric]:
@@ -148,8 +170,8 @@ class FleetCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """A family of each name, with the samples of every worker."""
         families: dict[str, Metric] = {}
-        restarts = CounterMetricFamily(f"{_PREFIX}worker_restarts", "Workers that were replaced.", labels=["worker"])
-        up = GaugeMetricFamily(f"{_PREFIX}worker_up", "Whether the worker runs.", labels=["worker"])
+        restarts = CounterMetricFamily(f"{_PREFIX}worker_restarts", RESTARTS, labels=["worker"])
+        up = GaugeMetricFamily(f"{_PREFIX}worker_up", UP, labels=["worker"])
         for worker in self._supervisor.workers:
             number = str(worker.number)
             restarts.add_metric([number], worker.restarts)

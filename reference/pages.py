@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from reference import cli, errors, log_messages, settings, tables, wire
+from reference import cli, errors, log_messages, metrics, settings, tables, wire
 
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "settings.md": settings.render,
@@ -11,6 +11,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "errors.md": errors.render,
     "log-messages.md": log_messages.render,
     "wire.md": wire.render,
+    "metrics.md": metrics.render,
 }
 """Those that need the code alone."""
 
