@@ -30,10 +30,10 @@ class Needs:
 _EMIT: Final = Needs(
     schema="outbox",
     tables={
-        "event": ("SELECT", "INSERT"),
+        "event": ("INSERT",),
         "scheduled": ("SELECT", "INSERT", "DELETE"),
         "ordering": ("SELECT", "INSERT", "UPDATE"),
-        "key": ("SELECT", "INSERT", "UPDATE"),
+        "key": _ALL,
     },
     sequences=("event_seq",),
     functions=("current_slot()",),

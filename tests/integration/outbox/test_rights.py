@@ -1,4 +1,4 @@
-"""The rights that the page on row-level security grants: enough to emit, no more, and those of the shop."""
+"""The rights that a page grants to an app: enough to emit and to cancel, and none to read events."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -11,39 +11,24 @@ from sqlalchemy import create_engine, make_url
 from sqlalchemy.orm import Session
 
 from outbox import Outbox
-from tests.examples.stage import EXAMPLES
 from tests.support.services import fresh_name
 
-_PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "row-level-security.md"
-_SHOP = EXAMPLES / "shop" / "schema" / "versions" / "s0001_orders.py"
-
-
-def grants(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.startswith(("GRANT ", "ALTER DEFAULT"))]
-
-
-def page_block() -> str:
-    (found,) = (part for part in _PAGE.read_text().split("```sql\n") if part.startswith("CREATE ROLE shop"))
-    return found.partition("```")[0]
+_PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "roles.md"
 
 
 @pytest.fixture
 def emitter_url(migrated_database: str) -> Iterator[str]:
     """A role with the page's rights to emit, and no others."""
     name = fresh_name("emitter")
-    to_emit, _, _ = page_block().replace("shop", name).partition("-- to handle")
+    _, _, granted = _PAGE.read_text().partition("-- an app that emits")
+    grants = "--" + granted.partition("-- the relay")[0].replace("shop_app", name)
+    role = sql.Identifier(name)
     with psycopg.connect(migrated_database, autocommit=True) as owner:
-        owner.execute(to_emit.encode())
+        owner.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'secret'").format(role))
+        owner.execute(grants.encode())
         yield make_url(migrated_database).set(username=name, password="secret").render_as_string(hide_password=False)
-        role = sql.Identifier(name)
         owner.execute(sql.SQL("DROP OWNED BY {}").format(role))
         owner.execute(sql.SQL("DROP ROLE {}").format(role))
-
-
-def test_the_page_grants_what_the_shop_grants() -> None:
-    of_shop = [line.replace("{role}", "shop") for line in grants(_SHOP.read_text())]
-    assert grants(page_block()) == of_shop[1:]
-    assert of_shop[0].endswith("ON orders, order_lines, invoices TO shop;")
 
 
 def test_a_role_with_the_rights_to_emit_emits_and_reads_nothing(emitter_url: str, migrated_database: str) -> None:
