@@ -69,3 +69,15 @@ def test_headings_have_the_names_that_readers_see(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Who may see `whose`?\n\n## A b\n\n## A b\n\n## Blue and green: another group\n")
     assert anchors(page) == ["who-may-see-whose", "a-b", "a-b-1", "blue-and-green-another-group"]
+
+
+def test_every_page_is_reached_from_the_first_one_by_links() -> None:
+    first = ROOT / "docs" / "index.md"
+    reached, left = {first}, [first]
+    while left:
+        page = left.pop()
+        targets = {(page.parent / urlsplit(link).path).resolve() for link in links(page) if not urlsplit(link).scheme}
+        found = {target for target in targets if target.suffix == ".md"} - reached
+        reached |= found
+        left += found
+    assert sorted(name_of(page) for page in set((ROOT / "docs").rglob("*.md")) - reached) == []
