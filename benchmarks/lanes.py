@@ -2,7 +2,7 @@
 
 Every lane's queue holds one event when the real process starts; it has started when each of them is handled.
 *rss_mb* is what it weighs then, *idle_cpu_percent* what it uses of one core with nothing to do. BENCH_LANES and
-BENCH_QUEUE_KIND say how many lanes of which kind; a broker needs file handles for each (docs/how-to/operations.md).
+BENCH_QUEUE_KIND say how many lanes of which kind; a broker needs file handles for each (docs/how-to/sizing.md).
 """
 
 import asyncio

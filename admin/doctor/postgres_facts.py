@@ -16,7 +16,7 @@ from outbox.shell.severed import Connection
 
 _NAME: Final = "outbox doctor"
 _CONNECT_S: Final = 5.0
-#: What a relay takes; docs/how-to/operations.md says when it takes more.
+#: What a relay takes; docs/how-to/sizing.md says when it takes more.
 _PER_RELAY: Final = 4
 #: What a consumer takes beside one for each slot.
 _PER_CONSUMER: Final = 4
