@@ -52,7 +52,7 @@ _EXITS: Final = {
         "CONFIGURATION",
         "A setting, the schema or a server is not as it must be: starting again does not help.",
     ),
-    exits.INTERRUPTED: ("INTERRUPTED", "Ctrl-C."),
+    exits.INTERRUPTED: ("INTERRUPTED", "Ctrl-C, or a question that was answered with no."),
 }
 _FAILURES: Final = {
     FailureCategory.TRANSIENT: ("May succeed when tried again.", "Tried again with backoff, then dead as `exhausted`."),
