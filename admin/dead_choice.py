@@ -64,10 +64,25 @@ def chooses(command: Callable[..., R]) -> Callable[..., R]:
     return run
 
 
+def check_id(given: int | None) -> int | None:
+    """Return *given*. Raises BadParameter: no dead letter can have that number, which the help need not spell out."""
+    if given is not None and given > ID_MAX:
+        raise typer.BadParameter(f"want at most {ID_MAX}, got {given}")
+    return given
+
+
+def _checked_ids(given: list[int] | None) -> list[int] | None:
+    for one in given or ():
+        check_id(one)
+    return given
+
+
 def _choice(  # noqa: PLR0913 - a command's options are its arguments
     dead_ids: Annotated[
         list[int] | None,
-        typer.Argument(metavar="[ID]...", min=1, max=ID_MAX, help="The numbers that `outbox dead list` prints."),
+        typer.Argument(
+            metavar="[ID]...", min=1, callback=_checked_ids, help="The numbers that `outbox dead list` prints."
+        ),
     ] = None,
     *,
     group: OneGroup = DEFAULT_GROUP,

@@ -1,23 +1,19 @@
 """``outbox dead``: see dead letters, say whose they are, have them handled again, or let them go."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
-import psycopg
 import typer
 
 from admin import dead_tables, operators_cli
 from admin.audit import named
-from admin.choices import Actor, DryRun, Everything, OneGroup, Yes, check_found, check_group_known
-from admin.dead_choice import ID_MAX, Choice, chooses
+from admin.choices import Actor, DryRun, Everything, OneGroup, Yes
+from admin.dead_choice import Choice, check_id, chooses
+from admin.dead_deciding import check_known, connected, counted, decide_all, would
 from admin.dead_export import line, plain, target, whole
-from admin.dead_run import Decide, Tally, in_batches
 from admin.prompt import ask
-from admin.settings import database_url
-from consumer import status
 from consumer.store import audit, dead, dead_list, replay
 from consumer.store.dead_list import DeadFilter, DeadState, Listed
 from consumer.store.stored import Connection
@@ -25,7 +21,6 @@ from outbox.errors import ConfigError
 from outbox.schema import DEFAULT_GROUP
 from outbox.shell.commands import OUTPUT, AsJson, command, group
 from outbox.shell.console import console, note, print_json, progress
-from outbox.shell.database import connect, store_errors
 
 app: Final = group(
     help="Events that get no further attempt: group, own, replay or discard them.\n\nBegin with `groups`: what failed"
@@ -48,7 +43,8 @@ def list_letters(
     state: Annotated[DeadState | None, typer.Option(help="Open ones if not given.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many, newest first.")] = 100,
     before: Annotated[
-        int | None, typer.Option(metavar="ID", min=1, max=ID_MAX, help="Only those before this one: the next page.")
+        int | None,
+        typer.Option(metavar="ID", min=1, callback=check_id, help="Only those before: the next page."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -119,7 +115,7 @@ def own(
 @command(app, examples=("outbox dead show 4711", "outbox dead show 4711 --payload --trace"))
 def show(
     dead_id: Annotated[
-        int, typer.Argument(metavar="ID", min=1, max=ID_MAX, help="The number that `outbox dead list` prints.")
+        int, typer.Argument(metavar="ID", min=1, callback=check_id, help="The number that `outbox dead list` prints.")
     ],
     *,
     payload: Annotated[bool, typer.Option("--payload", help="Print headers and payload too.")] = False,
@@ -166,20 +162,20 @@ def replay_letters(
     choice.check(everything=everything)
 
     async def run() -> None:
-        async with _connected() as connection:
+        async with connected() as connection:
 
             async def decide(ids: Sequence[int]) -> replay.Resolved:
                 group = choice.letters.group
                 return await replay.replay(connection, group, ids, actor=named(actor), per_s=per_s)
 
             letters = await choice.now(connection)
-            tally, to_id = await _counted(connection, letters, limit)
+            tally, to_id = await counted(connection, letters, limit)
             if dry_run:
-                await _would("replay", connection, letters, tally, to_id, as_json=as_json)
+                await would("replay", connection, letters, tally, to_id, as_json=as_json)
                 return
             if tally.total > _ASK_ABOVE and not yes:
                 ask(f"Replay these {tally.total:,}?")
-            await _decide(
+            await decide_all(
                 connection, letters, decide, tally=tally, to_id=to_id, done="replayed", per_s=per_s, as_json=as_json
             )
 
@@ -209,20 +205,20 @@ def discard_letters(
     choice.check(everything=everything)
 
     async def run() -> None:
-        async with _connected() as connection:
+        async with connected() as connection:
 
             async def decide(ids: Sequence[int]) -> replay.Resolved:
                 return await replay.discard(connection, choice.letters.group, ids, actor=named(actor))
 
             letters = await choice.now(connection)
-            tally, to_id = await _counted(connection, letters, limit)
+            tally, to_id = await counted(connection, letters, limit)
             if dry_run or not as_json or not tally.total:
-                await _would("discard", connection, letters, tally, to_id, as_json=as_json)
+                await would("discard", connection, letters, tally, to_id, as_json=as_json)
             if dry_run or not tally.total:
                 return
             if not yes:
                 ask(f"Never handle {'it' if tally.total == 1 else f'these {tally.total:,}'}?")
-            await _decide(
+            await decide_all(
                 connection, letters, decide, tally=tally, to_id=to_id, done="discarded", per_s=None, as_json=as_json
             )
 
@@ -257,25 +253,25 @@ def export(
 
 
 async def _list(choice: Choice, state: DeadState, limit: int, before: int | None) -> list[Listed]:
-    async with _connected() as connection:
+    async with connected() as connection:
         letters = await _now(connection, choice, state)
         found = await dead_list.matching(connection, letters, limit=limit, before_id=before)
         if not found:
-            await _check_known(connection, letters.group)
+            await check_known(connection, letters.group)
         return found
 
 
 async def _groups(choice: Choice, limit: int) -> list[dead_list.DeadGroup]:
-    async with _connected() as connection:
+    async with connected() as connection:
         letters = await choice.now(connection)
         found = await dead_list.groups(connection, letters, limit=limit)
         if not found:
-            await _check_known(connection, letters.group)
+            await check_known(connection, letters.group)
         return found
 
 
 async def _own(group: str, fingerprint: str, owner: str | None, *, actor: str) -> int:
-    async with _connected() as connection:
+    async with connected() as connection:
         letters = await replay.own(connection, group, fingerprint, owner=owner, actor=actor)
     if not letters:
         raise ConfigError(f"own: want the fingerprint of open dead letters of group {group}, got {fingerprint[:80]!r}")
@@ -283,7 +279,7 @@ async def _own(group: str, fingerprint: str, owner: str | None, *, actor: str) -
 
 
 async def _show(dead_id: int, *, with_payload: bool, with_trace: bool, actor: str) -> dict[str, object]:
-    async with _connected() as connection:
+    async with connected() as connection:
         listed = await dead_list.one(connection, dead_id)
         if listed is None:
             raise ConfigError(f"show: want the number of a dead letter, got {dead_id}, which is none")
@@ -301,7 +297,7 @@ async def _export(
     choice: Choice, state: DeadState | None, *, with_payload: bool, output: Path | None, actor: str
 ) -> int:
     exported = 0
-    async with _connected() as connection:
+    async with connected() as connection:
         letters = await _now(connection, choice, state)
         total, _ = await dead_list.count(connection, letters)
         # Before the first of them is out: whoever breaks it off has read some.
@@ -318,80 +314,3 @@ async def _export(
 
 async def _now(connection: Connection, choice: Choice, state: DeadState | None) -> DeadFilter:
     return dead_list.in_state(await choice.now(connection), state)
-
-
-async def _counted(connection: Connection, letters: DeadFilter, limit: int | None) -> tuple[Tally, int]:
-    total, to_id = await dead_list.count(connection, letters)
-    if not total:
-        await _check_known(connection, letters.group)
-    return Tally(total=total if limit is None else min(limit, total)), to_id
-
-
-async def _would(
-    verb: str, connection: Connection, letters: DeadFilter, tally: Tally, to_id: int, *, as_json: bool
-) -> None:
-    limit = tally.total if letters.ids or as_json else min(tally.total, _SHOWN)
-    ids = await dead_list.ids(connection, letters, after_id=0, to_id=to_id, limit=limit) if limit else []
-    rest = f" and {tally.total - len(ids):,} more" if tally.total > len(ids) else ""
-    if as_json:
-        print_json({f"would_{verb}": tally.total, "ids": list(ids)})
-    else:
-        typer.echo(f"would {verb} {tally.total:,}: {', '.join(map(str, ids)) or 'none'}{rest}")
-    _check_found(letters, ids)
-
-
-async def _decide(
-    connection: Connection,
-    letters: DeadFilter,
-    decide: Decide,
-    tally: Tally,
-    to_id: int,
-    *,
-    done: str,
-    per_s: float | None,
-    as_json: bool,
-) -> None:
-    try:
-        with progress(done, total=tally.total) as tell:
-
-            def told() -> None:
-                tell(tally.total - tally.left)
-
-            await in_batches(connection, letters, decide, tally=tally, to_id=to_id, per_s=per_s, tell=told)
-    finally:
-        if as_json:
-            print_json({done: tally.done, "refused": tally.refused, "left": tally.left})
-        else:
-            _tell(tally, done)
-    _check_found(letters, tally.seen)
-
-
-def _tell(tally: Tally, done: str) -> None:
-    for refusal in tally.refused[:_SHOWN]:
-        typer.echo(f"{refusal.id} stays: {refusal.because}")
-    if len(tally.refused) > _SHOWN:
-        typer.echo(f"{len(tally.refused) - _SHOWN:,} more stay")
-    left = f", left {tally.left:,}: run it again" if tally.left else ""
-    typer.echo(f"{done} {tally.done:,}, refused {len(tally.refused):,}{left}")
-
-
-def _check_found(letters: DeadFilter, found: Sequence[int] | set[int]) -> None:
-    check_found(letters.ids or (), found, what=f"open dead letters of group {letters.group}")
-
-
-async def _check_known(connection: Connection, group: str) -> None:
-    """Complain of a group that never ran, as far as this role may know which did."""
-    if group == DEFAULT_GROUP:
-        return
-    try:
-        known = await status.groups(connection)
-    except psycopg.errors.InsufficientPrivilege:
-        return
-    check_group_known(group, known, otherwise=DEFAULT_GROUP)
-
-
-@asynccontextmanager
-async def _connected() -> AsyncIterator[Connection]:
-    async with await connect(database_url(), application_name="outbox") as connection:
-        with store_errors():
-            yield connection

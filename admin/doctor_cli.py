@@ -5,12 +5,14 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from admin.choices import Group
@@ -77,7 +79,8 @@ def doctor(
 
 async def _examined(patient: Patient, out: Console, *, is_quiet: bool, first: Sequence[Finding]) -> list[Finding]:
     found = []
-    with progress("looking"):
+    # Lines that come one by one are progress enough.
+    with progress("looking") if is_quiet else nullcontext():
         if not is_quiet:
             for finding in first:
                 _print(finding, out)
@@ -89,14 +92,15 @@ async def _examined(patient: Patient, out: Console, *, is_quiet: bool, first: Se
 
 
 def _print(finding: Finding, out: Console) -> None:
-    line = Text.assemble(
-        (f"{finding.level:8}", _STYLES[finding.level]),
-        (f"{finding.subject:20} ", "bold"),
-        harmless(finding.says),
-    )
-    out.print(line, soft_wrap=True)
+    row = Table.grid(padding=(0, 1))
+    for width in (7, 19):
+        row.add_column(width=width)
+    row.add_column(overflow="fold")
+    says = Text(harmless(finding.says))
     if finding.remedy:
-        out.print(Text.assemble(" " * 8, "→ ", (harmless(finding.remedy), "cyan")), soft_wrap=True)
+        says.append(f"\n→ {harmless(finding.remedy)}", style="cyan")
+    row.add_row(Text(finding.level, style=_STYLES[finding.level]), Text(finding.subject, style="bold"), says)
+    out.print(row)
 
 
 def _patient(group: str | None, processes: Sequence[Process], management: str | None) -> Patient:

@@ -37,7 +37,11 @@ def _headline(status: Status) -> Iterable[RenderableType]:
 
 
 def _tables(status: Status) -> Iterable[RenderableType]:
-    lag = table("group", "tier", "events", "oldest, s", "tenants", "behind alone", title="not published yet")
+    lag = table(
+        *("group", "tier", "events", "oldest, s", "tenants", "behind alone"),
+        title="not published yet",
+        right={"events", "oldest, s", "tenants", "behind alone"},
+    )
     for group in status.groups:
         by_tier = {one.tier: one for one in group.lag}
         for tier in Tier:
@@ -48,21 +52,28 @@ def _tables(status: Status) -> Iterable[RenderableType]:
                 else (str(one.events), f"{one.oldest_s:.1f}", str(one.tenants), str(one.streams))
             )
             lag.add_row(group.group, tier.label, *cells)
-    yield lag
-    relays = table("token", "buckets", "fair share", "broker", "expires in, s", title="relays")
+    relays = table(
+        *("token", "buckets", "fair share", "broker", "expires in, s"),
+        title="relays",
+        right={"token", "buckets", "fair share", "expires in, s"},
+    )
     for relay in status.relays:
         broker = "reached" if relay.is_able else "not reached"
         relays.add_row(str(relay.token), str(relay.buckets), str(relay.share), broker, f"{relay.expires_in_s:.1f}")
-    yield relays
-    deferred = table("group", "state", "category", "events", "tenants", "since", "next try", title="deferred")
+    deferred = table(
+        *("group", "state", "category", "events", "tenants", "since", "next try"),
+        title="deferred",
+        right={"events", "tenants"},
+    )
     for group in status.groups:
         for row in group.deferred:
             next_try = "-" if row.state == "dead" else row.next_due_at.isoformat(timespec="seconds")
             since = row.since.isoformat(timespec="seconds")
             deferred.add_row(group.group, row.state, row.category, str(row.events), str(row.tenants), since, next_try)
-    yield deferred
-    if status.replays:
-        yield _replays(status.replays)
+    for made in (lag, relays, deferred, _replays(status.replays)):
+        if made.row_count:
+            yield from (Text(""), made)
+    yield Text("")
     next_at = "-" if status.next_scheduled_at is None else status.next_scheduled_at.isoformat(timespec="seconds")
     yield Text(f"scheduled: {status.scheduled}, of which due: {status.scheduled_due}, next at: {next_at}")
     size_mb = sum(slot.size_bytes for slot in status.slots) / 1_000_000
@@ -71,7 +82,8 @@ def _tables(status: Status) -> Iterable[RenderableType]:
 
 
 def _replays(running: Sequence[Request]) -> Table:
-    found = table("number", "group", "published", "of", "a second", "tenants held", "problem", title="replays")
+    numbers = ("number", "published", "of", "a second", "tenants held")
+    found = table(*numbers[:1], "group", *numbers[1:], "problem", title="replays", right=numbers)
     for one in running:
         counts = (str(one.published), str(one.events), str(one.per_s), str(one.held_tenants))
         found.add_row(str(one.id), one.group, *counts, harmless(one.problem or "-"))
