@@ -37,6 +37,8 @@ _CODES: Final[tuple[tuple[tuple[type[OutboxError], ...], int], ...]] = (
     ((ConfigError, PermanentError), CONFIGURATION),
 )
 
+#: What to do next, where the error itself cannot say it.
+_NEXT: Final = {UNAVAILABLE: "; 'outbox doctor' looks closer"}
 _TRACKERS: Final = ("issues", "issue tracker", "bug tracker", "tracker")
 
 
@@ -70,7 +72,8 @@ def run_cli(
         code = command.main(given, program, standalone_mode=False, obj=context)
         sys.stdout.flush()
     except OutboxError as error:
-        _leave(f"{program}: {sentence(str(error))}", code_of(error))
+        code = code_of(error)
+        _leave(f"{program}: {sentence(str(error))}{_NEXT.get(code, '')}", code)
     except TyperException as error:
         _leave(_usage(program, error), USAGE)
     except (typer.Abort, KeyboardInterrupt):

@@ -65,6 +65,11 @@ def test_each_error_has_its_code_and_at_most_one_line(how: str, code: int, capsy
     assert "Traceback" not in told
 
 
+def test_a_server_that_is_away_says_who_looks_closer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("fail", "store") == 69
+    assert capsys.readouterr().err == "outbox: the database cannot be reached; 'outbox doctor' looks closer\n"
+
+
 @pytest.mark.parametrize("arguments", [["nonsense"], ["fail"], ["rest", "--times", "x"], ["rest", "--bogus"]])
 def test_a_wrong_command_line_is_usage_in_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert _run(*arguments) == 64

@@ -1,0 +1,132 @@
+"""What the doctor makes of facts: each bound from both sides."""
+
+import pytest
+
+from admin.doctor import broker, host_facts, queues, server, sessions, versions
+from admin.doctor.facts import Broker, Host, Management, Node, Package, Policy, Queue, Server, Session, Sessions
+from admin.doctor.finding import Finding, Level
+
+_SERVER = {"address": "here", "version": "15.1", "role": "ann", "policies": 0, "is_superuser": False}
+
+
+def a_server(**changes: object) -> Server:
+    known = {
+        **_SERVER,
+        "version_num": 150_001,
+        "bypasses_rls": False,
+        "is_standby": False,
+        "is_read_only": False,
+        "clock_s": 0.0,
+        "error_s": 0.001,
+        **changes,
+    }
+    return Server(**known)  # type: ignore[arg-type]
+
+
+def some_sessions(**changes: object) -> Sessions:
+    known = {
+        "max_connections": 100,
+        "reserved": 3,
+        "used": 5,
+        "wanted": 20,
+        "max_prepared": 0,
+        "prepared": 0,
+        "prepared_oldest_s": 0.0,
+        "open_oldest_s": 0.0,
+        "open_oldest_by": "",
+        "slots": {},
+        **changes,
+    }
+    return Sessions(**known)  # type: ignore[arg-type]
+
+
+def levels(found: list[Finding]) -> list[Level]:
+    return [finding.level for finding in found]
+
+
+@pytest.mark.parametrize(
+    ("number", "level"), [(120_022, "problem"), (130_000, "ok"), (180_006, "ok"), (190_000, "warning")]
+)
+def test_postgresql_is_known_from_13_to_18(number: int, level: str) -> None:
+    assert levels(versions.of_server(a_server(version_num=number))) == [level]
+
+
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [("3.9.29", "problem"), ("3.10.8", "ok"), ("4.3.0", "ok"), ("4.4.0", "warning"), ("odd", "warning")],
+)
+def test_rabbitmq_is_known_from_3_10_to_4_3(version: str, level: str) -> None:
+    assert levels(versions.of_broker(Broker(address="here", version=version))) == [level]
+
+
+def test_a_package_outside_its_range_is_a_problem() -> None:
+    pinned = Package(name="aiormq", version="6.9", wanted="~=7.2.4", fits=False)
+    found = versions.of_host(Host(python=(3, 12), packages=(pinned,)))
+    assert [finding.remedy for finding in found if finding.level is Level.PROBLEM] == ["pip install 'aiormq~=7.2.4'"]
+    assert levels(versions.of_host(Host(python=(3, 10), packages=()))) == [Level.PROBLEM, Level.OK]
+
+
+def test_the_packages_of_this_environment_fit() -> None:
+    assert all(package.fits for package in host_facts.host().packages)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "level"), [(0.5, "ok"), (-0.5, "ok"), (1.5, "warning"), (-1.5, "warning"), (61, "problem")]
+)
+def test_a_clock_may_be_off_by_a_second(ahead_s: float, level: str) -> None:
+    assert levels(server.clock(a_server(clock_s=ahead_s))) == [level]
+
+
+def test_what_http_rounds_is_not_the_clocks_fault() -> None:
+    assert levels(server.broker_clock(Management(url="", nodes=(), clock_s=1.9))) == [Level.OK]
+    assert levels(server.broker_clock(Management(url="", nodes=(), clock_s=2.1))) == [Level.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("changes", "level"), [({}, "ok"), ({"used": 78}, "warning"), ({"wanted": 97}, "ok"), ({"wanted": 98}, "problem")]
+)
+def test_connections_must_suffice_for_what_our_processes_take(changes: dict[str, int], level: str) -> None:
+    assert levels(sessions.connections(some_sessions(**changes))) == [level]
+
+
+def test_a_slot_that_holds_back_a_million_transactions_is_named() -> None:
+    assert levels(sessions.slots(some_sessions(slots={"near": 10}))) == [Level.OK]
+    (finding,) = sessions.slots(some_sessions(slots={"gone": 2_000_000}))
+    assert "pg_drop_replication_slot('gone')" in finding.remedy
+
+
+@pytest.mark.parametrize(("keeps_settings", "keeps_backend"), [(False, True), (True, False), (False, False)])
+def test_a_pooler_that_shares_sessions_is_a_problem(keeps_settings: bool, keeps_backend: bool) -> None:
+    shared = Session(keeps_settings=keeps_settings, keeps_backend=keeps_backend)
+    assert levels(sessions.pooler(shared)) == [Level.PROBLEM]
+    assert levels(sessions.pooler(Session(keeps_settings=True, keeps_backend=True))) == [Level.OK]
+
+
+def test_the_policy_of_the_highest_priority_counts_and_operators_have_their_own() -> None:
+    queue = Queue(name="outbox.lane.a", group="a", is_lane=True, messages=0)
+    there = Broker(address="", version="4.0.0", queues=(queue,))
+
+    def policy(pattern: str, priority: int, key: str, *, is_operators: bool = False) -> Policy:
+        return Policy(pattern=pattern, priority=priority, definition={key: 1}, is_operators=is_operators)
+
+    lossy, harmless = policy("^outbox", 0, "message-ttl"), policy("^outbox", 5, "ha-mode")
+    assert len(queues.losing(there, [lossy])) == 1
+    assert not queues.losing(there, [lossy, harmless])
+    assert not queues.losing(there, [policy("^other", 9, "expires"), policy("(?<odd", 9, "expires")])
+    assert len(queues.losing(there, [harmless, policy(".*", 0, "max-length", is_operators=True)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("used", "most", "level"),
+    [(100, 65_536, "ok"), (60_000, 65_536, "problem"), (10, 1_024, "warning"), (None, None, "ok")],
+)
+def test_file_handles_must_suffice_for_quorum_queues(used: int | None, most: int | None, level: str) -> None:
+    node = Node(name="rabbit@a", handles=used, handles_max=most, has_memory_alarm=False, has_disk_alarm=False)
+    assert levels(broker.judge(Management(url="", nodes=(node,), clock_s=0.0))) == [level]
+
+
+@pytest.mark.parametrize("changes", [{"is_superuser": True}, {"bypasses_rls": True}])
+def test_a_role_above_row_level_security_is_a_problem_where_policies_stand(changes: dict[str, bool]) -> None:
+    assert levels(server.role(a_server(**changes))) == [Level.WARNING]
+    assert levels(server.role(a_server(**changes, policies=1))) == [Level.PROBLEM]
+    assert levels(server.role(a_server(policies=1))) == [Level.OK]
