@@ -54,4 +54,4 @@ def _clock(what: str, ahead_s: float, *, error_s: float) -> list[Finding]:
         return [problem("clock", says, remedy)]
     if off_s > _CLOCK_WARN_S:
         return [warning("clock", says, remedy)]
-    return [ok("clock", f"{what} and this host agree on the time, to {max(error_s, abs(ahead_s)):.2g} s")]
+    return [ok("clock", f"{what} and this host agree on the time, to {max(0.001, error_s, abs(ahead_s)):.2g} s")]
