@@ -53,7 +53,9 @@ def of_urllib(status: int, headers: Mapping[str, str]) -> BaseException:
     fields = Message()
     for name, value in headers.items():
         fields[name] = value
-    return HTTPError("http://host/", status, "no", fields, None)
+    error = HTTPError("http://host/", status, "no", fields, None)
+    error.close()  # Python 3.14 warns of one whose answer nobody has closed
+    return error
 
 
 class ClientError(Exception):
