@@ -59,9 +59,13 @@ class Stack:
 
     def run_in(self, name: str, command: list[str]) -> str:
         """Run *command* in another container of the service *name*, as ``docker compose run`` does."""
-        code, printed = self._run(self.services[name], command)
+        code, printed = self.ask_in(name, command)
         assert code == 0, f"{name}: {command} ended with {code}: {printed[-3000:]}"
         return printed
+
+    def ask_in(self, name: str, command: list[str]) -> tuple[int, str]:
+        """As ``run_in``, whatever comes of it: the exit code, and what it printed."""
+        return self._run(self.services[name], command)
 
     def is_healthy(self, name: str) -> bool:
         """What its health check says now."""

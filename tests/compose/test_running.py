@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from outbox.event import Tier
 from outbox.naming import Lane
+from outbox.shell.exits import CONFIGURATION
 from reference.metrics import rows_of_consumer, rows_of_relay
 from tests.compose.building import UID, Builder, run
 from tests.compose.promql import Served, expressions
@@ -60,9 +61,21 @@ def test_every_health_check_says_that_its_process_is_well(stack: Stack) -> None:
         assert stack.is_healthy(name), name
 
 
-def test_an_operator_sees_the_groups(stack: Stack) -> None:
-    groups = json.loads(stack.run_in("outbox", ["outbox", "group", "list", "--json"]))
-    assert [group["name"] for group in groups] == ["billing"]
+def test_an_operator_sees_groups_and_both_statuses(ordered: Stack) -> None:
+    groups = json.loads(ordered.run_in("outbox", ["outbox", "group", "list", "--json"]))
+    relays = json.loads(ordered.run_in("relay", ["outbox-relay", "status", "--json"]))["relays"]
+    fleet = json.loads(ordered.run_in("consumer", ["outbox-consumer", "status", "--json"]))
+    assert json.dumps(groups).count('"name"') == 1
+    assert "billing" in json.dumps(groups)
+    assert [relay["buckets"] for relay in relays] == [64]
+    assert fleet["problems"] == []
+
+
+def test_the_doctor_has_nothing_against_it_but_the_superuser(ordered: Stack) -> None:
+    """Which the page says too, and what to do about it."""
+    code, printed = ordered.ask_in("outbox", ["outbox", "doctor", "--group", "billing", "--json"])
+    problems = [one["subject"] for one in json.loads(printed)["findings"] if one["level"] == "problem"]
+    assert (code, problems) == (CONFIGURATION, ["role"])
 
 
 async def test_the_policy_of_the_file_is_in_force(ordered: Stack, servers: Servers) -> None:
