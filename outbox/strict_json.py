@@ -45,7 +45,7 @@ def loads(data: bytes) -> object:
     except UnicodeDecodeError as error:
         raise NotStrict(f"want UTF-8, got another byte at position {error.start}") from None
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float, object_pairs_hook=_object)
+        value: object = _DECODER.decode(text)
     except NotStrict:
         raise
     except RecursionError:  # the parser counts its levels and stops well before the stack ends
@@ -80,6 +80,11 @@ def _finite_float(text: str) -> float:
     if isinf(value):  # 1e999 is valid JSON that one reader takes for infinity and another refuses
         raise NotStrict("want finite numbers, got one out of range")
     return value
+
+
+_DECODER: Final = json.JSONDecoder(
+    parse_constant=_refuse_constant, parse_float=_finite_float, object_pairs_hook=_object
+)
 
 
 def _check_levels(value: object) -> None:

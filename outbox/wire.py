@@ -12,7 +12,7 @@ Source: the RabbitMQ binding named in the CloudEvents repository's proprietary-s
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, cast
 from uuid import UUID
 
 from outbox.errors import InvalidEvent, Unreadable
@@ -99,49 +99,49 @@ def decode(message: Message) -> Event:
         Unreadable: an attribute is missing or wrong; the sentence names it and never repeats the payload.
     """
     attributes = _Attributes(message.headers)
-    if attributes.text("specversion") != SPEC_VERSION:
+    if attributes.text("ce-specversion") != SPEC_VERSION:
         raise Unreadable(f"ce-specversion: want {SPEC_VERSION}, got another")
     try:
-        tenant = check_tenant(attributes.text("tenantid"))
-        event_type = check_type(attributes.text("type"))
+        tenant = check_tenant(attributes.text("ce-tenantid"))
+        event_type = check_type(attributes.text("ce-type"))
     except InvalidEvent as error:
         raise Unreadable(str(error)) from None
-    tier = _TIERS.get(attributes.text("tier"))
+    tier = _TIERS.get(attributes.text("ce-tier"))
     if tier is None:
         raise Unreadable(f"ce-tier: want one of {', '.join(_TIERS)}, got another")
     return Event(
-        id=attributes.uuid("id"),
+        id=attributes.uuid("ce-id"),
         tenant=tenant,
         tier=tier,
         type=event_type,
-        data_version=attributes.number("dataversion"),
-        source=attributes.text("source"),
+        data_version=attributes.number(DATA_VERSION),
+        source=attributes.text("ce-source"),
         content_type=message.content_type,
         payload=message.body,
-        time=attributes.time("time"),
-        ledger_time=attributes.time("ledgertime"),
+        time=attributes.time("ce-time"),
+        ledger_time=attributes.time("ce-ledgertime"),
         ordering=_ordering(attributes),
-        idempotency_key=attributes.text_or_none("idempotencykey"),
-        actor=attributes.text_or_none("actorid"),
-        causation_id=attributes.text_or_none("causationid"),
-        correlation_id=attributes.text_or_none("correlationid"),
-        traceparent=attributes.text_or_none("traceparent"),
-        tracestate=attributes.text_or_none("tracestate"),
-        replay=attributes.text_or_none("replayid"),
+        idempotency_key=attributes.text_or_none("ce-idempotencykey"),
+        actor=attributes.text_or_none("ce-actorid"),
+        causation_id=attributes.text_or_none("ce-causationid"),
+        correlation_id=attributes.text_or_none("ce-correlationid"),
+        traceparent=attributes.text_or_none("ce-traceparent"),
+        tracestate=attributes.text_or_none("ce-tracestate"),
+        replay=attributes.text_or_none("ce-replayid"),
     )
 
 
 def _ordering(attributes: "_Attributes") -> Ordering | None:
-    key = attributes.text_or_none("partitionkey")
+    key = attributes.text_or_none("ce-partitionkey")
     if key is None:
         return None
-    has_previous = attributes.text_or_none("previoustime") is not None
+    has_previous = attributes.text_or_none("ce-previoustime") is not None
     return Ordering(
         key=key,
-        number=attributes.number("sequence"),
-        is_first=attributes.text_or_none("sequencefirst") == _TRUE,
-        previous_time=attributes.time("previoustime") if has_previous else None,
-        is_void=attributes.text_or_none("sequencevoid") == _TRUE,
+        number=attributes.number("ce-sequence"),
+        is_first=attributes.text_or_none("ce-sequencefirst") == _TRUE,
+        previous_time=attributes.time("ce-previoustime") if has_previous else None,
+        is_void=attributes.text_or_none("ce-sequencevoid") == _TRUE,
     )
 
 
@@ -154,44 +154,58 @@ class _Attributes:
 
     def __init__(self, headers: Mapping[str, object]) -> None:
         self._headers = headers
+        self._texts = _texts(headers)
 
     def text_or_none(self, name: str) -> str | None:
-        value = self._headers.get(f"ce-{name}")
+        if self._texts is not None:
+            return self._texts.get(name)
+        value = self._headers.get(name)
         if isinstance(value, bytes):  # some clients send header text as a byte array
             value = value.decode(errors="replace")
         if value is None:
             return None
         if not isinstance(value, str):
-            raise Unreadable(f"ce-{name}: want text, got {type(value).__name__}")
+            raise Unreadable(f"{name}: want text, got {type(value).__name__}")
         try:
-            return check_text(f"ce-{name}", value)
+            return check_text(name, value)
         except InvalidEvent as error:
             raise Unreadable(str(error)) from None
 
     def text(self, name: str) -> str:
         value = self.text_or_none(name)
         if value is None:
-            raise Unreadable(f"ce-{name}: want this header, got none")
+            raise Unreadable(f"{name}: want this header, got none")
         return value
 
     def number(self, name: str) -> int:
         value = self.text(name)
         is_digits = value.isascii() and value.isdigit() and len(value) <= _NUMBER_DIGITS_MAX
         if not is_digits or int(value) > _NUMBER_MAX:
-            raise Unreadable(f"ce-{name}: want a whole number below 2^63, got another text")
+            raise Unreadable(f"{name}: want a whole number below 2^63, got another text")
         return int(value)
 
     def uuid(self, name: str) -> UUID:
         try:
             return UUID(self.text(name))
         except ValueError:
-            raise Unreadable(f"ce-{name}: want a UUID, got another text") from None
+            raise Unreadable(f"{name}: want a UUID, got another text") from None
 
     def time(self, name: str) -> datetime:
         try:
             time = datetime.fromisoformat(self.text(name))
             if time.tzinfo is None:
-                raise Unreadable(f"ce-{name}: want a time with an offset, got one without")
+                raise Unreadable(f"{name}: want a time with an offset, got one without")
             return time.astimezone(UTC)
         except (ValueError, OverflowError):  # the year 0 or 10000, once in UTC
-            raise Unreadable(f"ce-{name}: want an RFC 3339 time, got another text") from None
+            raise Unreadable(f"{name}: want an RFC 3339 time, got another text") from None
+
+
+def _texts(headers: Mapping[str, object]) -> Mapping[str, str] | None:
+    """*headers*, looked at all at once, if every one is text that can be stored; else each is looked at by itself."""
+    texts = cast("Mapping[str, str]", headers)
+    try:
+        everything = "".join(texts.values())
+        everything.encode()
+    except (TypeError, UnicodeEncodeError):
+        return None
+    return None if "\0" in everything else texts
