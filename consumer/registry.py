@@ -62,6 +62,9 @@ class Checks:
     authorise: Authorise | None = None
 
 
+_ANY_VERSION: Final = Versions(oldest=1, newest=NEWEST)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
     """One function that handles events of one type. *name* is part of its identity in the ledger.
@@ -85,19 +88,26 @@ class Handler:
     asks_for: str | None = None
     isolation: Isolation = Isolation.NONE
     checks: Checks = field(default_factory=Checks, compare=False, repr=False)
+    roles: frozenset[Role] = field(init=False, compare=False, repr=False)
+    wants_session: bool = field(init=False, compare=False, repr=False)
+    """Whether an attempt has to make a session."""
+    takes_event: bool = field(init=False, compare=False, repr=False)
+    """Whether it is given the event as it came."""
+
+    def __post_init__(self) -> None:
+        # Once per handler, not per event.
+        roles = frozenset(role for _, role in self.parameters)
+        object.__setattr__(self, "roles", roles)
+        object.__setattr__(self, "wants_session", Role.SESSION in roles)
+        object.__setattr__(self, "takes_event", Role.EVENT in roles)
 
     @property
     def versions(self) -> Versions:
         """The versions of its type's payloads that it reads."""
         newest = None if self.model is None else self.model.event_version
-        if any(role is Role.EVENT for _, role in self.parameters):
-            return Versions(oldest=1, newest=NEWEST if newest is None else newest)
+        if self.takes_event:
+            return _ANY_VERSION if newest is None else Versions(oldest=1, newest=newest)
         return self.checks.upcasters.read_by(self.event_type, newest=newest)
-
-    @property
-    def wants_session(self) -> bool:
-        """Whether an attempt has to make a session."""
-        return any(role is Role.SESSION for _, role in self.parameters)
 
 
 class Registry:

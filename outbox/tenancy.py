@@ -45,8 +45,8 @@ def tenant_scope(tenant: str) -> Iterator[None]:
 
 
 def enter_tenant(tenant: str) -> None:
-    """As ``tenant_scope``, to the end of the running task, which nothing else is done in."""
-    _current.set(check_tenant(tenant))
+    """As ``tenant_scope`` for one that was checked, to the end of the running task, which nothing else is done in."""
+    _current.set(tenant)
     _apply_by_default()
 
 

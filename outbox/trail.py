@@ -4,7 +4,7 @@ The consumer opens a scope around each handler, so that what a handler emits nam
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
@@ -59,23 +59,28 @@ class Trail:
 
 
 _UNKNOWN: Final = Trail()
-_current: ContextVar[Trail] = ContextVar("fairpost_trail", default=_UNKNOWN)
+_current: ContextVar[Trail | Callable[[], Trail]] = ContextVar("fairpost_trail", default=_UNKNOWN)
 
 
 def current_trail() -> Trail:
     """The trail of the innermost scope."""
-    return _current.get()
+    trail = _current.get()
+    return trail if isinstance(trail, Trail) else trail()
 
 
-def enter_trail(trail: Trail) -> None:
-    """As ``trail_scope``, to the end of the running task, which nothing else is done in."""
-    _current.set(trail.over(_current.get()))
+def enter_trail(trail: Callable[[], Trail]) -> None:
+    """As ``trail_scope`` for what *trail* returns, to the end of the running task, which nothing else is done in.
+
+    It is asked when something is emitted, as most handlers emit nothing.
+    """
+    outer = _current.get()
+    _current.set(trail if outer is _UNKNOWN else trail().over(current_trail()))
 
 
 @contextmanager
 def trail_scope(trail: Trail) -> Iterator[None]:
     """Give what is emitted inside *trail*, save where ``emit`` is told otherwise; scopes nest field by field."""
-    token = _current.set(trail.over(_current.get()))
+    token = _current.set(trail.over(current_trail()))
     try:
         yield
     finally:

@@ -5,6 +5,7 @@ payloads are read by the strict JSON reader and the app's own models. No sentenc
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from pydantic import ValidationError
@@ -104,12 +105,11 @@ def read_payload(handler: Handler, event: Event, body: Body) -> object | Refused
             )
         if event.data_version < known.newest < NEWEST and event.type in handler.checks.upcasters.types:
             text = _raise(handler, event, body, to=known.newest)
-    roles = {role for _, role in handler.parameters}
-    if Role.EVENT in roles:
+    if handler.takes_event:
         return event
     if isinstance(text, Refused):
         return text
-    if Role.MODEL in roles:
+    if Role.MODEL in handler.roles:
         return _read_model(handler.model, event, body, text)
     value = body.value if text is event.payload else loads(text)
     if not isinstance(value, dict):
@@ -166,6 +166,7 @@ def _place(loc: tuple[int | str, ...], known: set[str]) -> str:
     return str(loc[0]) if loc and loc[0] in known else "payload"
 
 
+@lru_cache(maxsize=64)
 def _is_json(content_type: str) -> bool:
     kind = content_type.partition(";")[0].strip().lower()
     return kind == "application/json" or kind.endswith("+json")

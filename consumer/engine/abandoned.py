@@ -7,12 +7,14 @@ begun in the database is cut off, and it goes on by itself, holding memory and w
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, TypeVar
 
 import structlog
+
+from consumer.engine.deadlines import Deadlines
 
 T = TypeVar("T")
 #: How long a coroutine may take to unwind once it was cancelled.
@@ -24,11 +26,15 @@ class Unstoppable(TimeoutError):
 
 
 class Abandoned:
-    """How many of them still run in this process. More than *most* and *is_too_many* is set: the process should end."""
+    """How many of them still run in this process. More than *most* and *is_too_many* is set: the process should end.
+
+    *deadlines* are those of the async handlers, which all run on one loop.
+    """
 
     def __init__(self, *, most: int) -> None:
         self.is_too_many = asyncio.Event()
         self.alive = 0
+        self.deadlines = Deadlines()
         self._most = most
         self._log = structlog.get_logger("consumer.engine.abandoned")
 
@@ -50,19 +56,23 @@ class Abandoned:
         running.add_done_callback(end)
 
 
-async def within(work: Coroutine[object, object, T], deadline_s: float, *, name: str, abandoned: Abandoned | None) -> T:
-    """Run *work* as a task of its own for *deadline_s*; then it is cancelled, and left behind if it goes on.
+async def within(
+    call: Callable[[], Awaitable[T]], deadline_s: float, *, name: str, abandoned: Abandoned | None = None
+) -> T:
+    """Await what *call* returns, in a task of its own, for *deadline_s*; then cancel it, and leave it if it goes on.
+
+    *abandoned* counts what is left.
 
     Raises:
         TimeoutError: it was cancelled and has ended.
         Unstoppable: it was cancelled and has not, for two seconds.
     """
     loop = asyncio.get_running_loop()
-    task = loop.create_task(work, name=name)
+    known = abandoned if abandoned is not None else Abandoned(most=0)
     ended: asyncio.Future[None] = loop.create_future()
     is_late = False
 
-    def end(_: object = None) -> None:
+    def end() -> None:
         if not ended.done():
             ended.set_result(None)
 
@@ -72,8 +82,8 @@ async def within(work: Coroutine[object, object, T], deadline_s: float, *, name:
         task.cancel()
         loop.call_later(UNWIND_S, end)
 
-    task.add_done_callback(end)
-    timer = loop.call_later(deadline_s, be_late)
+    task = loop.create_task(_run(call, end), name=name)
+    known.deadlines.add(task, deadline_s, be_late)
     try:
         await ended
     except asyncio.CancelledError:
@@ -82,13 +92,24 @@ async def within(work: Coroutine[object, object, T], deadline_s: float, *, name:
         _leave(task, name, abandoned)
         raise
     finally:
-        timer.cancel()
+        known.deadlines.remove(task, deadline_s)
     if not task.done():
         _leave(task, name, abandoned)
         raise Unstoppable(f"handler {name}: want an end within {deadline_s:g} s, got none, cancelled or not")
     if is_late and task.cancelled():
         raise TimeoutError(f"handler {name}: want an end within {deadline_s:g} s, got none")
-    return task.result()
+    if isinstance(returned := task.result(), SystemExit):
+        raise returned
+    return returned
+
+
+async def _run(call: Callable[[], Awaitable[T]], end: Callable[[], None]) -> T | SystemExit:
+    try:
+        return await call()
+    except SystemExit as error:  # it would leave a task by way of the event loop, and end that
+        return error
+    finally:
+        end()  # whoever waits is told after this step, which is the task's last
 
 
 def _leave(task: "asyncio.Task[T]", name: str, abandoned: Abandoned | None) -> None:

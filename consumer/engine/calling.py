@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, cast
 
 import structlog
@@ -60,19 +61,13 @@ async def invoke(
         with _scopes(event), _watched():
             return handler.function(**arguments)
 
-    async def run() -> object:
-        try:
-            enter_tenant(event.tenant)
-            enter_trail(trail_of(event))
-            return await cast("Awaitable[object]", handler.function(**arguments))
-        except SystemExit as error:  # it would leave a task by way of the event loop, and end that
-            return error
+    def begin() -> Awaitable[object]:
+        enter_tenant(event.tenant)
+        enter_trail(partial(trail_of, event))
+        return cast("Awaitable[object]", handler.function(**arguments))
 
     # A task of its own: context variables that a handler sets must not reach the next event.
-    returned = await within(run(), handler.deadline_s, name=handler.name, abandoned=abandoned)
-    if isinstance(returned, SystemExit):
-        raise returned
-    return returned
+    return await within(begin, handler.deadline_s, name=handler.name, abandoned=abandoned)
 
 
 async def invoke_with(
