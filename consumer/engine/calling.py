@@ -50,16 +50,15 @@ def _context(group: str, handler: Handler, event: Event, attempt: int, fencing_t
     )
 
 
-async def invoke(
+def invoke(
     handler: Handler, event: Event, arguments: dict[str, object], *, abandoned: Abandoned | None = None
-) -> object:
+) -> Awaitable[object]:
     """Call *handler* within its deadline and return what it returns; a sync one blocks this loop.
 
     Raises what it raises, and Unstoppable for an async one that went on past its deadline: *abandoned* counts it.
     """
     if not handler.is_async:
-        with _scopes(event), _watched():
-            return handler.function(**arguments)
+        return _block(handler, event, arguments)
 
     def begin() -> Awaitable[object]:
         enter_tenant(event.tenant)
@@ -67,7 +66,12 @@ async def invoke(
         return cast("Awaitable[object]", handler.function(**arguments))
 
     # A task of its own: context variables that a handler sets must not reach the next event.
-    return await within(begin, handler.deadline_s, name=handler.name, abandoned=abandoned)
+    return within(begin, handler.deadline_s, name=handler.name, abandoned=abandoned)
+
+
+async def _block(handler: Handler, event: Event, arguments: dict[str, object]) -> object:
+    with _scopes(event), _watched():
+        return handler.function(**arguments)
 
 
 async def invoke_with(

@@ -6,11 +6,10 @@ database would find out too, but only with a slot taken up by waiting for the an
 
 import heapq
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
-from uuid import UUID
 
 from consumer.decide.costs import Costs, cost_of
 from consumer.decide.fairness import Item as Work
@@ -35,6 +34,11 @@ class Place(Enum):
     PARKING = auto()  # on its way into a work row
 
 
+# Tuples: they are looked through by identity, where a set would ask for hashes.
+_IN_USE: Final = (Place.RUNNING, Place.PARKING)
+_AT_REST: Final = (Place.WAITING, Place.BEHIND)
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Held:
     """*behind_since* is when it was first found to come too early; *is_gone*: it can be settled no more.
@@ -43,6 +47,7 @@ class _Held:
     """
 
     item: Item
+    event: Event | None
     lane: str
     key: Key | None
     type: str
@@ -72,10 +77,11 @@ class Hands:
         self._held: dict[int, _Held] = {}
         self._by_epoch: dict[int, set[int]] = {}
         self._running: dict[int, _Held] = {}
-        self._running_events: set[UUID] = set()
-        self._twins: dict[UUID, list[int]] = {}
+        # By the ids' numbers, here and there: a UUID's own hash is Python code.
+        self._running_events: set[int] = set()
+        self._twins: dict[int, list[int]] = {}
         self._lines: dict[Key, _Line] = {}
-        self._waiting: dict[Tier, Counter[str]] = {tier: Counter() for tier in Tier}
+        self._waiting: list[dict[str, int]] = [{} for _ in Tier]  # indexed by tier
         self._waiting_total = 0
 
     def __len__(self) -> int:
@@ -98,7 +104,7 @@ class Hands:
         """Whether anything that counts in the buffer *lane* is unsettled."""
         return any(held.lane == lane for held in self._held.values())
 
-    def waiting_in(self, tier: Tier) -> Counter[str]:
+    def waiting_in(self, tier: Tier) -> Mapping[str, int]:
         """How many wait for a slot, by lane; to be read only."""
         return self._waiting[tier]
 
@@ -110,11 +116,10 @@ class Hands:
 
     def add(self, item: Item, *, lane: str) -> None:
         """*item* waits for a slot from now on; *lane* is the buffer that it counts in."""
-        event = item.envelope
-        is_keyed = isinstance(event, Event) and event.ordering is not None
-        key = key_of(self._group, event) if isinstance(event, Event) and is_keyed else None
-        event_type = event.type if isinstance(event, Event) else ""
-        self._held[item.ident] = held = _Held(item=item, lane=lane, key=key, type=event_type)
+        event = item.envelope if isinstance(item.envelope, Event) else None
+        key = None if event is None or event.ordering is None else key_of(self._group, event)
+        event_type = "" if event is None else event.type
+        self._held[item.ident] = held = _Held(item=item, event=event, lane=lane, key=key, type=event_type)
         if not isinstance(item.source, FromWork):
             self._by_epoch.setdefault(item.source.epoch, set()).add(item.ident)
         cost = 1 if self._costs is None else self._costs.expected(event_type)
@@ -200,12 +205,12 @@ class Hands:
         for ident in self._by_epoch.pop(epoch, ()):
             held = self._held[ident]
             held.is_gone = True
-            if held.place not in {Place.RUNNING, Place.PARKING}:
+            if held.place not in _IN_USE:
                 self._withdraw(held)
 
     def withdraw(self) -> list[Item]:
         """Forget all that does not run; return it, for whoever has to hand it back."""
-        found = [held for held in self._held.values() if held.place not in {Place.RUNNING, Place.PARKING}]
+        found = [held for held in self._held.values() if held.place not in _IN_USE]
         for held in found:
             self._withdraw(held)
         return [held.item for held in found]
@@ -213,7 +218,7 @@ class Hands:
     def withdraw_work(self) -> None:
         """Forget what comes from work rows and does not run: the rows may be another's."""
         for held in list(self._held.values()):
-            if isinstance(held.item.source, FromWork) and held.place not in {Place.RUNNING, Place.PARKING}:
+            if isinstance(held.item.source, FromWork) and held.place not in _IN_USE:
                 self._withdraw(held)
 
     # ---------------------------------------------------------------- held too long
@@ -258,16 +263,16 @@ class Hands:
     # ---------------------------------------------------------------- inside
 
     def _may_start(self, held: _Held, now: float) -> bool:
-        event = held.item.envelope
-        if not isinstance(event, Event):
+        event = held.event
+        if event is None:
             return True
-        if event.id in self._running_events:
-            self._twins.setdefault(event.id, []).append(held.item.ident)
+        if event.id.int in self._running_events:
+            self._twins.setdefault(event.id.int, []).append(held.item.ident)
             return False
         if held.key is not None and not self._is_first_of_key(held, event):
             self._get_behind(held, now)
             return False
-        self._running_events.add(event.id)
+        self._running_events.add(event.id.int)
         return True
 
     def _is_first_of_key(self, held: _Held, event: Event) -> bool:
@@ -283,8 +288,8 @@ class Hands:
         return True
 
     def _get_behind(self, held: _Held, now: float) -> None:
-        event = held.item.envelope
-        if held.key is None or not isinstance(event, Event) or event.ordering is None:
+        event = held.event
+        if held.key is None or event is None or event.ordering is None:
             return
         if held.behind_since is None:
             held.behind_since = now
@@ -293,8 +298,8 @@ class Hands:
 
     def _stop(self, item: Item) -> _Held:
         held = self._running.pop(item.ident)
-        if item.event_id is not None:
-            self._running_events.discard(item.event_id)
+        if held.event is not None:
+            self._running_events.discard(held.event.id.int)
         if held.key is not None:
             self._lines[held.key].running = None
         return held
@@ -305,7 +310,7 @@ class Hands:
             self._wake_line(held.key, self._lines[held.key])
 
     def _wake_twins(self, held: _Held) -> None:
-        for ident in self._twins.pop(held.item.event_id, ()) if held.item.event_id is not None else ():
+        for ident in self._twins.pop(held.event.id.int, ()) if self._twins and held.event is not None else ():
             twin = self._held.get(ident)
             if twin is not None and twin.place is Place.BEHIND:
                 self._wait_again(twin)
@@ -333,15 +338,15 @@ class Hands:
         self._count_in(held)
 
     def _is_overdue(self, held: _Held, now: float) -> bool:
-        if held.place not in {Place.WAITING, Place.BEHIND}:
+        if held.place not in _AT_REST:
             return False
         if held.behind_since is not None and now - held.behind_since > ORDER_S and held.place is Place.BEHIND:
             return True
         return now - held.item.arrived_at > BUFFER_S
 
     def _is_in_the_way(self, held: _Held, now: float) -> bool:
-        event, lane = held.item.envelope, held.item.lane
-        if held.place not in {Place.WAITING, Place.BEHIND} or not isinstance(event, Event):
+        event, lane = held.event, held.item.lane
+        if held.place not in _AT_REST or event is None:
             return False
         if not self._scheduler.is_paused(tier=lane.tier, tenant=lane.tenant, type=event.type):
             return False
@@ -367,7 +372,8 @@ class Hands:
 
     def _count_in(self, held: _Held) -> None:
         self._waiting_total += 1
-        self._waiting[held.item.lane.tier][held.lane] += 1
+        waiting = self._waiting[held.item.lane.tier]
+        waiting[held.lane] = waiting.get(held.lane, 0) + 1
 
     def _count_out(self, held: _Held) -> None:
         self._waiting_total -= 1

@@ -115,9 +115,9 @@ class Leased:
             raise PermanentError(f"{hook.name}: want True or False, got {type(answer).__name__}")
         return answer
 
-    async def _ask(self, handler: Handler, event: Event, payload: object, claim: Taken, invoke: Invoke) -> object:
+    def _ask(self, handler: Handler, event: Event, payload: object, claim: Taken, invoke: Invoke) -> Awaitable[object]:
         arguments = arguments_of(self._group, handler, event, payload, attempt=claim.attempt, fencing_token=claim.token)
-        return await invoke(handler, event, arguments)
+        return invoke(handler, event, arguments)
 
     async def _end(self, job: Job, claim: Taken, handled: Handled) -> Handled | Fenced:
         completion = Completion(

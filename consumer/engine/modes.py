@@ -1,6 +1,6 @@
 """Which way an attempt is run: by what its handler has declared of the ledger."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
@@ -26,13 +26,13 @@ class Modes:
     leased: Leased
     unclaimed: Unclaimed
 
-    async def run(self, slot: Slot, job: Job) -> Result:
+    def run(self, slot: Slot, job: Job) -> Awaitable[Result]:
         """Try *job* once. Raises StoreUnavailable and LeaseLost, as each of the ways says."""
         if job.handler.ledger is LedgerMode.LEASED:
-            return await self.leased.run(job, invoke=slot.invoke)
+            return self.leased.run(job, invoke=slot.invoke)
         if is_unclaimed(job):
-            return await self.unclaimed.run(slot.connection, job, invoke=slot.invoke)
-        return await slot.attempt(self.attempts, job)
+            return self.unclaimed.run(slot.connection, job, invoke=slot.invoke)
+        return slot.attempt(self.attempts, job)
 
 
 def modes_of(

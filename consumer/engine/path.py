@@ -3,9 +3,10 @@
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -86,6 +87,7 @@ class Held:
 
 
 Walked: TypeAlias = Settled | Held
+_DONE: Final = Settled(outcome="done")
 
 
 class Path:
@@ -166,9 +168,8 @@ class Path:
     async def _refuse(self, connection: SlotConnection, item: Item, refused: Refused) -> Settled:
         await self._books.refuse(connection, item, refused)
         self._alert(item, refused.category)
-        return self._tell(
-            item, Settled(outcome="dead", due_in_s=0.0), category=refused.category.value, reason=refused.reason
-        )
+        details = {"category": refused.category.value, "reason": refused.reason}
+        return self._tell(item, Settled(outcome="dead", due_in_s=0.0), lambda: details)
 
     def _wanted(self, item: Item, event: Event) -> tuple[Handler, ...]:
         """The handlers that are still to have *event*."""
@@ -217,7 +218,7 @@ class Path:
                 owner=item.owner,
                 is_replay=item.is_replay,
                 # Then its transaction closes the books too, unless there is more to write than it knows of.
-                is_last=handler is wanted[-1] and _are_written(fates),
+                is_last=handler is wanted[-1] and (not fates or _are_written(fates)),
             )
             result = await self._try(slot, item, job)
             if isinstance(result, Early) and not fates:
@@ -307,6 +308,8 @@ class Path:
         )
 
     def _told(self, item: Item, event: Event, fates: Sequence[Fate]) -> Settled:
+        if event.ordering is None and all(map(_is_done, fates)):
+            return self._tell(item, _DONE)  # what nearly every event comes to
         passes = event.ordering is not None and lets_key_pass(fates, skips_dead=self._skips_dead)
         waits = [fate.wait_s for fate in fates if isinstance(fate, Pending)]
         settled = Settled(
@@ -315,12 +318,12 @@ class Path:
             due_in_s=max(waits) if waits else None,
             has_paused=any(isinstance(fate, Pending) and fate.pause is not None for fate in fates),
         )
-        return self._tell(item, settled, **_details(item, fates))
+        return self._tell(item, settled, partial(_details, item, fates))
 
     def _number(self, event: Event) -> tuple[Key, int] | None:
         return None if event.ordering is None else (gate.key_of(self._group, event), event.ordering.number)
 
-    def _tell(self, item: Item, settled: Settled, **details: object) -> Settled:
+    def _tell(self, item: Item, settled: Settled, details: Callable[[], Mapping[str, object]] = dict) -> Settled:
         level = _LEVELS.get(settled.outcome, logging.INFO)
         if not self._gate.isEnabledFor(level):  # before the fields are put together: this is the hot path
             return settled
@@ -332,9 +335,14 @@ class Path:
             event_type=item.envelope.type if isinstance(item.envelope, Event) else None,
             tenant=item.lane.tenant,
             tier=item.lane.tier.label,
-            **details,
+            **details(),
         )
         return settled
+
+
+def _is_done(fate: Fate) -> bool:
+    """Whether its handler ran now, and did what it is for."""
+    return isinstance(fate, Finished) and fate.is_new and fate.why is None
 
 
 def _are_written(fates: Sequence[Fate]) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Final, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -57,15 +57,15 @@ class Slot:
         except Unstoppable as error:
             return Raised(attempt=watch.attempt, error=error)
 
-    async def invoke(self, handler: Handler, event: Event, arguments: dict[str, object]) -> object:
+    def invoke(self, handler: Handler, event: Event, arguments: dict[str, object]) -> Awaitable[object]:
         """Call *handler* where it may block if it does; no connection is opened for it."""
         if handler.isolation is Isolation.PROCESS and self._pool is not None:
-            return await self._pool.call(handler, event, arguments)
+            return self._pool.call(handler, event, arguments)
         if handler.is_async:
-            return await invoke(handler, event, arguments, abandoned=self._abandoned)
-        return await self._in_thread(invoke(handler, event, arguments), Watch(handler.deadline_s), name=handler.name)
+            return invoke(handler, event, arguments, abandoned=self._abandoned)
+        return self._in_thread(invoke(handler, event, arguments), Watch(handler.deadline_s), name=handler.name)
 
-    async def _in_thread(self, work: Coroutine[object, object, T], watch: Watch, *, name: str) -> T:
+    async def _in_thread(self, work: Awaitable[T], watch: Watch, *, name: str) -> T:
         """Run *work*, which calls a sync handler, on this slot's thread; raises Unstoppable once that is late."""
 
         async def watched() -> T:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
+from operator import itemgetter
 from typing import Final, LiteralString, TypeAlias
 from uuid import UUID
 
@@ -22,11 +23,14 @@ from psycopg import sql
 from consumer.decide.horizon import Ring, slot_of
 from consumer.decide.order import Turn
 from consumer.store import gate, results, work
+from consumer.store.arrays import numbers, texts, uuids
 from consumer.store.gate import Key, key_of
 from consumer.store.ledger import ABANDONED, State
 from consumer.store.plans import fresh
 from consumer.store.stored import Connection
 from outbox.event import Event
+
+_FIRST: Final = itemgetter(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,38 +139,33 @@ class Claims:
         self, connection: Connection, asks: Sequence[Ask], places: Sequence[int], incarnation: UUID
     ) -> dict[int, Answer]:
         answers: dict[int, Answer] = {}
-        for slot, found in groupby(
-            sorted(places, key=lambda at: self._order(asks[at])), lambda at: self._slot(asks[at])
-        ):
-            of_slot = [(place, asks[place]) for place in found]
-            events = [ask.event.id for _, ask in of_slot]
+        ordered = sorted([(*self._order(asks[place]), place) for place in places])
+        for slot, found in groupby(ordered, _FIRST):
+            of_slot = [(place, asks[place]) for *_, place in found]
+            events = uuids(ask.event.id for _, ask in of_slot)
             values = {
                 "events": events,
-                "handlers": [ask.handler for _, ask in of_slot],
-                "tenants": [ask.event.tenant for _, ask in of_slot],
-                "stored": [ask.event.id for _, ask in of_slot if ask.is_stored],
-                "replays": [ask.event.id for _, ask in of_slot if ask.is_replay],
+                "handlers": texts(ask.handler for _, ask in of_slot),
+                "tenants": texts(ask.event.tenant for _, ask in of_slot),
+                "stored": uuids(ask.event.id for _, ask in of_slot if ask.is_stored),
+                "replays": uuids(ask.event.id for _, ask in of_slot if ask.is_replay),
                 "incarnation": incarnation,
             }
             rows = await (await connection.execute(self._take[slot], values)).fetchall()
             taken = {
-                (event, handler): Taken(attempt=attempt, token=token, incarnation=incarnation, unended=unended)
+                (event.int, handler): Taken(attempt=attempt, token=token, incarnation=incarnation, unended=unended)
                 for event, handler, attempt, token, unended in rows
             }
-            states = await self._states_of(connection, slot, events, taken)
+            states = await self._states_of(connection, slot, events) if len(taken) < len(of_slot) else {}
             for place, ask in of_slot:
-                pair = (ask.event.id, ask.handler)
+                pair = (ask.event.id.int, ask.handler)
                 answers[place] = taken.get(pair) or states.get(pair, State.RUNNING)
         return answers
 
-    async def _states_of(
-        self, connection: Connection, slot: int, events: Sequence[UUID], taken: Mapping[tuple[UUID, str], Taken]
-    ) -> dict[tuple[UUID, str], State]:
-        """What the ledger says where not all of *events* were taken."""
-        if len(taken) == len(events):
-            return {}
-        cursor = await fresh(connection, self._states[slot], {"events": list(events)})
-        return {(event, handler): State(state) for event, handler, state in await cursor.fetchall()}
+    async def _states_of(self, connection: Connection, slot: int, events: str) -> dict[tuple[int, str], State]:
+        """What the ledger says of *events*, not all of which were taken."""
+        cursor = await fresh(connection, self._states[slot], {"events": events})
+        return {(event.int, handler): State(state) for event, handler, state in await cursor.fetchall()}
 
     async def _take_keyed(
         self, connection: Connection, asks: Sequence[Ask], places: Sequence[int], incarnation: UUID
@@ -209,15 +208,16 @@ class Claims:
 
     async def _complete_each(self, connection: Connection, completions: Sequence[Completion]) -> frozenset[int]:
         tokens: set[int] = set()
-        for slot, found in groupby(sorted(completions, key=self._order), key=self._slot):
-            of_slot = list(found)
+        ordered = sorted([(*self._order(one), place) for place, one in enumerate(completions)])
+        for slot, found in groupby(ordered, _FIRST):
+            of_slot = [completions[place] for *_, place in found]
             values = {
-                "events": [one.event.id for one in of_slot],
-                "handlers": [one.handler for one in of_slot],
-                "tenants": [one.event.tenant for one in of_slot],
-                "attempts": [one.claim.attempt for one in of_slot],
-                "tokens": [one.claim.token for one in of_slot],
-                "incarnations": [one.claim.incarnation for one in of_slot],
+                "events": uuids(one.event.id for one in of_slot),
+                "handlers": texts(one.handler for one in of_slot),
+                "tenants": texts(one.event.tenant for one in of_slot),
+                "attempts": numbers(one.claim.attempt for one in of_slot),
+                "tokens": numbers(one.claim.token for one in of_slot),
+                "incarnations": uuids(one.claim.incarnation for one in of_slot),
             }
             rows = await (await connection.execute(self._complete[slot], values)).fetchall()
             tokens.update(token for (token,) in rows)
@@ -242,11 +242,9 @@ class Claims:
             assert one.result is not None  # noqa: S101 - it was looked at
             await results.put(connection, self._group, one.event, handler=one.handler, result=one.result)
 
-    def _slot(self, of: Ask | Completion) -> int:
-        return slot_of(of.event.ledger_time, self._ring)
-
-    def _order(self, of: Ask | Completion) -> tuple[int, UUID, str]:
-        return self._slot(of), of.event.id, of.handler
+    def _order(self, of: Ask | Completion) -> tuple[int, int, str]:
+        """The slot of its ledger's row, and where that is written among others: as PostgreSQL sorts its key."""
+        return slot_of(of.event.ledger_time, self._ring), of.event.id.int, of.handler
 
 
 async def release_keys(connection: Connection, group: str, claims: Mapping[int, Event]) -> None:
@@ -298,7 +296,7 @@ _TAKE: Final[LiteralString] = """
 """
 
 _STATES: Final[LiteralString] = """
-    SELECT event_id, handler, state FROM {ledger} WHERE event_id = ANY(%(events)s) AND group_name = {group}
+    SELECT event_id, handler, state FROM {ledger} WHERE event_id = ANY(%(events)s::uuid[]) AND group_name = {group}
 """
 
 # An insert that always meets its row: its conflict is what locks the rows in the order they come in, by the index.

@@ -224,6 +224,9 @@ class Scheduler:
 
     def _asked(self) -> list[Tier]:
         """Return the tiers to ask for an item, in order. A free reserved slot makes interactive work the first."""
+        used = [tier for tier in self._slots.tiers if self._rounds[tier].flows]
+        if len(used) <= 1:  # most often: then there is no order
+            return [tier for tier in used if self._slots.room(tier) > 0]
         turns = self._slots.turns()
         if self._slots.has_reserved():
             turns.remove(Tier.INTERACTIVE)
