@@ -100,7 +100,7 @@ def apply_at_begin(setting: str | None) -> None:
 
 def _apply_by_default() -> None:
     """Where no outbox has said which setting it is to be, or none: make ours. A service that only handles has none."""
-    if not event.contains(Session, "after_begin", _after_begin):
+    if not (_settings or event.contains(Session, "after_begin", _after_begin)):
         apply_at_begin(TENANT_SETTING)
 
 

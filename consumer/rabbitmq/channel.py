@@ -15,12 +15,13 @@ from typing import Final
 from aiormq.channel import Channel
 from pamqp import commands
 from pamqp.body import ContentBody
-from pamqp.frame import FrameTypes, marshal
+from pamqp.frame import marshal
 from pamqp.header import ContentHeader
 
 from consumer.ports import Delivery, Receipt
 from consumer.rabbitmq.connection import Address, PlainConnection, close_channel, open_channel, within, write
 from consumer.rabbitmq.frames import settle_frames
+from consumer.rabbitmq.reading import Delivered, Frame
 from outbox.errors import BrokerUnavailable
 from outbox.wire import Message
 
@@ -137,29 +138,21 @@ class WireChannel:
 
     # What the intake tells.
 
-    def delivered(self, deliver: commands.Basic.Deliver, header: ContentHeader, body: bytes) -> None:
+    def delivered(self, delivered: Delivered) -> None:
         """A whole delivery has arrived."""
-        attachment = self.attachments.get(deliver.consumer_tag or "")
-        tag = deliver.delivery_tag
-        if attachment is None or tag is None or not self.is_open:
+        attachment = self.attachments.get(delivered.consumer_tag)
+        tag = delivered.delivery_tag
+        if attachment is None or not self.is_open:
             return  # of a channel that is being closed: the broker hands it out again
         self._unsettled[tag] = None
         self.has_delivered = True
-        properties = header.properties
         self._listener.delivered(
             Delivery(
                 queue=attachment.queue,
                 receipt=Receipt(epoch=self.epoch, tag=tag),
-                message=Message(
-                    message_id=properties.message_id or "",
-                    type=properties.message_type or "",
-                    app_id=properties.app_id or "",
-                    content_type=properties.content_type or "",
-                    headers=properties.headers or {},
-                    body=body,
-                ),
-                routing_key=deliver.routing_key or "",
-                is_redelivered=bool(deliver.redelivered),
+                message=delivered.message,
+                routing_key=delivered.routing_key,
+                is_redelivered=delivered.is_redelivered,
             )
         )
 
@@ -199,14 +192,16 @@ class _Intake:
         self.task_done = self._frames.task_done
         amqp.frames = self  # type: ignore[assignment]  # aiormq calls put, get and task_done, and nothing else
 
-    async def put(self, item: tuple[int, FrameTypes]) -> None:
-        """Take one frame; aiormq's reader calls this."""
+    async def put(self, item: tuple[int, Frame]) -> None:
+        """Take one frame, or a whole delivery; aiormq's reader calls this."""
         # Late answers to a channel that is dead would fill a queue that nobody empties, and stop the connection.
         if not self._takes(item[1]) and (self._channel.is_open or isinstance(item[1], _CLOSING)):
             await self._frames.put(item)
 
-    def _takes(self, frame: FrameTypes) -> bool:
+    def _takes(self, frame: Frame) -> bool:
         match frame:
+            case Delivered():
+                self._channel.delivered(frame)
             case commands.Basic.Deliver():
                 self._deliver = frame
             case ContentHeader():
@@ -237,6 +232,23 @@ class _Intake:
 
     def _end_if_whole(self) -> None:
         if self._missing_bytes <= 0 and self._deliver is not None and self._header is not None:
-            body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-            self._channel.delivered(self._deliver, self._header, body)
+            self._channel.delivered(_delivered(self._deliver, self._header, b"".join(self._parts)))
             self._deliver = self._header = None
+
+
+def _delivered(deliver: commands.Basic.Deliver, header: ContentHeader, body: bytes) -> Delivered:
+    properties = header.properties
+    return Delivered(
+        consumer_tag=deliver.consumer_tag or "",
+        delivery_tag=deliver.delivery_tag or 0,
+        is_redelivered=bool(deliver.redelivered),
+        routing_key=deliver.routing_key or "",
+        message=Message(
+            message_id=properties.message_id or "",
+            type=properties.message_type or "",
+            app_id=properties.app_id or "",
+            content_type=properties.content_type or "",
+            headers=properties.headers or {},
+            body=body,
+        ),
+    )
