@@ -56,6 +56,7 @@ async def _run(given: Servers) -> dict[str, float]:
         "leased_per_s": round(speed["leased"]),
         "leased_over_handwritten": round(speed["leased"] / speed["handwritten"], 3),
         "leased_cpu_us": round(statistics.median(cpu_us["leased"]), 1),
+        "handwritten_cpu_us": round(statistics.median(cpu_us["handwritten"]), 1),
     }
 
 

@@ -238,6 +238,8 @@ class Hands:
         A paused work row takes the room of another. A delivery of a paused type stands before others of its queue,
         unless the queue is paused as a whole: then what is behind it can wait with it, in the broker.
         """
+        if not self._scheduler.has_pauses():  # most often, and this is asked for all that is in hand
+            return []
         return self._set_aside([held for held in self._held.values() if self._is_in_the_way(held, now)])
 
     def _set_aside(self, found: Sequence[_Held]) -> list[Item]:

@@ -1,6 +1,6 @@
 """One event in this process's hands: what it is, where it came from, and so how it is settled."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 from uuid import UUID
 
@@ -42,20 +42,19 @@ class Item:
     troubles: int = 0
     interruptions: int = 0
 
-    @property
-    def event_id(self) -> UUID | None:
-        """The event's id, if the envelope could be read."""
-        return self.envelope.id if isinstance(self.envelope, Event) else None
+    event_id: UUID | None = field(init=False)
+    """The event's id, if the envelope could be read."""
+    owner: UUID | None = field(init=False)
+    """Who owns its work row, if it comes from one."""
+    row: WorkRow | None = field(init=False)
+    """Its work row, if it comes from one."""
 
-    @property
-    def owner(self) -> UUID | None:
-        """Who owns its work row, if it comes from one."""
-        return self.source.owner if isinstance(self.source, FromWork) else None
-
-    @property
-    def row(self) -> WorkRow | None:
-        """Its work row, if it comes from one."""
-        return self.source.row if isinstance(self.source, FromWork) else None
+    def __post_init__(self) -> None:
+        # Asked for a dozen times on an event's way.
+        self.event_id = self.envelope.id if isinstance(self.envelope, Event) else None
+        from_work = self.source if isinstance(self.source, FromWork) else None
+        self.owner = None if from_work is None else from_work.owner
+        self.row = None if from_work is None else from_work.row
 
     @property
     def handlers(self) -> tuple[str, ...] | None:

@@ -107,6 +107,10 @@ class Limits:
             line.parked_in = None
         return lines
 
+    def has_pauses(self) -> bool:
+        """Whether there is any pause."""
+        return bool(self._paused)
+
     def is_paused(self, tier: Tier, tenant: str | None, type_: str | None) -> bool:
         """Whether a pause binds all that fits this; None is what may be anyone's, or of any type."""
         return bool(self._paused) and not self._paused.keys().isdisjoint(

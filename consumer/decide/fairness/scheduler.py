@@ -141,6 +141,10 @@ class Scheduler:
         for line in self._limits.resume((tier, tenant, type)):
             self._ready(line)
 
+    def has_pauses(self) -> bool:
+        """Whether anything is paused."""
+        return self._limits.has_pauses()
+
     def is_paused(self, *, tier: Tier, tenant: str, type: str | None = None) -> bool:
         """Whether a pause keeps this from starting; with no type, whatever its type."""
         return self._limits.is_paused(tier, tenant, type)
