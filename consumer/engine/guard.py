@@ -10,8 +10,9 @@ from typing import Final, assert_never
 from uuid import UUID
 
 from consumer.engine.item import Item
-from consumer.engine.path import Path, Settled, Walked
+from consumer.engine.path import Path, Walked
 from consumer.engine.slot import Slot
+from consumer.engine.telling import Settled
 from consumer.store import start
 from consumer.store.desk import Desk
 from consumer.store.start import Begun

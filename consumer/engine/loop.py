@@ -22,11 +22,12 @@ from consumer.engine.guard import Guard
 from consumer.engine.hands import Hands
 from consumer.engine.item import FromWork, Item
 from consumer.engine.lanes import Lanes
-from consumer.engine.path import Held, Settled
+from consumer.engine.path import Held
 from consumer.engine.reminder import Reminder
 from consumer.engine.restraint import Restraint
 from consumer.engine.slot import Slot
 from consumer.engine.tally import Tally
+from consumer.engine.telling import Settled
 from consumer.ports import Broker, Delivery, LostBecause, Receipt
 from consumer.store.gate import Key
 from consumer.store.work import WorkRow

@@ -1,33 +1,29 @@
 """The path of one delivery: verify, gate, each handler in turn, and what is stored before the broker hears of it."""
 
-import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, TypeAlias
 from uuid import UUID
 
-import structlog
-
 from consumer.api import Consumer
 from consumer.decide.delivery import Body, Refused, read_body
 from consumer.decide.horizon import is_within
 from consumer.decide.order import Turn
-from consumer.decide.rules import Pause, PauseLane
 from consumer.engine.attempt import Early, Fenced, Handled, Interrupted, Job, Known, Raised, Returned
-from consumer.engine.books import Books, Unwritten, report_for
+from consumer.engine.books import Books, Unwritten
 from consumer.engine.item import Item
 from consumer.engine.leased import insist
 from consumer.engine.modes import Modes
 from consumer.engine.restraint import Restraint
 from consumer.engine.slot import Slot
 from consumer.engine.tally import Tally
+from consumer.engine.telling import Settled, Telling, details_of, name_of
 from consumer.engine.verdict import Buried, Elsewhere, Fate, Finished, Pending, entries_of, fate_of, lets_key_pass
 from consumer.outcome import DeadCategory, DeadLetter
-from consumer.ports import AlertKind
 from consumer.registry import Handler
 from consumer.store import gate
 from consumer.store.connection import SlotConnection
@@ -38,45 +34,6 @@ from outbox.event import Event
 
 _INTERRUPTIONS_MAX: Final = 3
 _HELD_S: Final = 5.0
-# What went as it should is thousands of lines a second, for those who ask.
-_LEVELS: Final = {
-    "done": logging.DEBUG,
-    "paused": logging.DEBUG,
-    "dead": logging.WARNING,
-    "suspect": logging.WARNING,
-}
-_ALERTS: Final = {
-    DeadCategory.UNKNOWN_TYPE: (
-        AlertKind.UNKNOWN_TYPE,
-        "an event type without a handler is being buried; deploy one, then run outbox dead replay",
-    ),
-    DeadCategory.POISON: (
-        AlertKind.POISON,
-        "an event ended the process that handled it, more than once, and was buried",
-    ),
-    DeadCategory.SECURITY: (
-        AlertKind.SECURITY,
-        "an event was refused for security's sake and buried; see outbox dead list",
-    ),
-}
-_KEY_BLOCKED: Final = (
-    AlertKind.KEY_BLOCKED,
-    "a dead letter holds its ordering key: what comes behind it waits until it is replayed or discarded",
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """All that follows is stored: the broker may hear of it. *outcome* names it in logs and counts.
-
-    *passed* is the key that moved on, and to which number; *due_in_s* is when its work row is due, if it has one.
-    *has_paused*: the control table says so too.
-    """
-
-    outcome: str
-    passed: tuple[Key, int] | None = None
-    due_in_s: float | None = None
-    has_paused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +73,7 @@ class Path:
         self._rng = rng
         self._restraint = restraint
         self._tally = tally
-        self._log = structlog.get_logger("consumer.decide.delivery")
-        self._gate = logging.getLogger("consumer.decide.delivery")
+        self._telling = Telling(restraint, skips_dead=consumer.skips_dead)
 
     async def walk(self, slot: Slot, item: Item) -> Walked:
         """Take *item* as far as it goes now.
@@ -144,22 +100,22 @@ class Path:
             return await self._refuse(connection, item, event)
         handlers = [one.name for one in self._wanted(item, event)]
         await self._books.park(connection, item, event, handlers=handlers, delay_s=_HELD_S)
-        return self._tell(item, Settled(outcome="held", due_in_s=_HELD_S))
+        return self._telling.settled(item, Settled(outcome="held", due_in_s=_HELD_S))
 
     async def put_off(self, connection: SlotConnection, items: Sequence[Item], *, owner: UUID) -> Settled:
         """Keep *items*, which are paused, as work rows until the pause has ended. Raises StoreUnavailable."""
         await self._books.put_off(connection, items, owner=owner)
         settled = Settled(outcome="paused")
         for item in items:
-            self._tell(item, settled)
+            self._telling.settled(item, settled)
         return settled
 
     async def suspect(self, connection: SlotConnection, item: Item, event: Event) -> Settled:
         """Keep *item*, which a process has begun and died, for a process of its own. Raises as ``walk``."""
         handlers = [one.name for one in self._wanted(item, event)]
         if not await self._books.suspect(connection, item, event, handlers=handlers):
-            return self._tell(item, Settled(outcome="duplicate"))
-        return self._tell(item, Settled(outcome="suspect"))
+            return self._telling.settled(item, Settled(outcome="duplicate"))
+        return self._telling.settled(item, Settled(outcome="suspect"))
 
     async def bury(self, connection: SlotConnection, item: Item, refused: Refused) -> Settled:
         """Bury *item*, unseen by its handlers. Raises as ``walk``."""
@@ -167,9 +123,9 @@ class Path:
 
     async def _refuse(self, connection: SlotConnection, item: Item, refused: Refused) -> Settled:
         await self._books.refuse(connection, item, refused)
-        self._alert(item, refused.category)
+        self._telling.buried(item, refused.category)
         details = {"category": refused.category.value, "reason": refused.reason}
-        return self._tell(item, Settled(outcome="dead", due_in_s=0.0), lambda: details)
+        return self._telling.settled(item, Settled(outcome="dead", due_in_s=0.0), lambda: details)
 
     def _wanted(self, item: Item, event: Event) -> tuple[Handler, ...]:
         """The handlers that are still to have *event*."""
@@ -184,7 +140,7 @@ class Path:
         turn = await self._books.pass_void(slot.connection, item, event, skipped=skipped)
         if not turn.may_run:
             return Held(turn=turn)
-        return self._tell(item, Settled(outcome="passed over", passed=self._number(event)))
+        return self._telling.settled(item, Settled(outcome="passed over", passed=self._number(event)))
 
     def _verified(self, item: Item, event: Event, wanted: Sequence[Handler]) -> Body | Refused:
         """Return the payload of *event* if its handlers may see it."""
@@ -230,9 +186,9 @@ class Path:
             fates = await self._close(slot, item, event, fates, unwritten)
             for fate in fates:
                 if isinstance(fate, Buried):
-                    self._alert(item, fate.category, handler=fate.handler)
+                    self._telling.buried(item, fate.category, handler=fate.handler)
                 elif isinstance(fate, Pending) and fate.pause is not None:
-                    self._alert_pause(item, event, fate, fate.pause)
+                    self._telling.paused(item, event, fate, fate.pause)
         settled = self._told(item, event, fates)
         # What comes from a row waited on purpose, and a replay's or a duplicate's time is long past.
         if item.row is None and event.replay is None and settled.outcome != "duplicate":
@@ -285,59 +241,21 @@ class Path:
             return 0.0
         return (self._now() - item.row.failing_since).total_seconds()
 
-    def _alert(self, item: Item, category: DeadCategory, *, handler: str | None = None) -> None:
-        """Raise the alerts that one more dead letter of *category* is worth."""
-        event = item.envelope if isinstance(item.envelope, Event) else None
-        event_type = None if event is None else event.type
-        self._restraint.buried()
-        alerts = [_ALERTS[category]] if category in _ALERTS else []
-        if event is not None and event.ordering is not None and not self._skips_dead:
-            alerts.append(_KEY_BLOCKED)
-        for kind, text in alerts:
-            self._restraint.alarm.sound(kind, text, tenant=item.lane.tenant, event_type=event_type, handler=handler)
-
-    def _alert_pause(self, item: Item, event: Event, fate: Pending, pause: Pause) -> None:
-        what = "a lane" if isinstance(pause, PauseLane) else "a handler"
-        until = "until somebody resumes it" if pause.for_s is None else f"for {pause.for_s:g} s"
-        self._restraint.alarm.sound(
-            AlertKind.PAUSED,
-            f"a rule paused {what} {until}",
-            tenant=item.lane.tenant if isinstance(pause, PauseLane) else None,
-            event_type=event.type,
-            handler=fate.handler,
-        )
-
     def _told(self, item: Item, event: Event, fates: Sequence[Fate]) -> Settled:
         if event.ordering is None and all(map(_is_done, fates)):
-            return self._tell(item, _DONE)  # what nearly every event comes to
+            return self._telling.settled(item, _DONE)  # what nearly every event comes to
         passes = event.ordering is not None and lets_key_pass(fates, skips_dead=self._skips_dead)
         waits = [fate.wait_s for fate in fates if isinstance(fate, Pending)]
         settled = Settled(
-            outcome=_name(fates),
+            outcome=name_of(fates),
             passed=self._number(event) if passes else None,
             due_in_s=max(waits) if waits else None,
             has_paused=any(isinstance(fate, Pending) and fate.pause is not None for fate in fates),
         )
-        return self._tell(item, settled, partial(_details, item, fates))
+        return self._telling.settled(item, settled, partial(details_of, item, fates))
 
     def _number(self, event: Event) -> tuple[Key, int] | None:
         return None if event.ordering is None else (gate.key_of(self._group, event), event.ordering.number)
-
-    def _tell(self, item: Item, settled: Settled, details: Callable[[], Mapping[str, object]] = dict) -> Settled:
-        level = _LEVELS.get(settled.outcome, logging.INFO)
-        if not self._gate.isEnabledFor(level):  # before the fields are put together: this is the hot path
-            return settled
-        self._log.log(
-            level,
-            "delivery settled",
-            outcome=settled.outcome,
-            event_id=None if item.event_id is None else str(item.event_id),
-            event_type=item.envelope.type if isinstance(item.envelope, Event) else None,
-            tenant=item.lane.tenant,
-            tier=item.lane.tier.label,
-            **details(),
-        )
-        return settled
 
 
 def _is_done(fate: Fate) -> bool:
@@ -355,34 +273,3 @@ def _says_nothing_new(item: Item, event: Event, fates: Sequence[Fate]) -> bool:
     is_known = all(isinstance(fate, Elsewhere) or (isinstance(fate, Finished) and not fate.is_new) for fate in fates)
     is_key_known = event.ordering is None or any(isinstance(fate, Elsewhere) for fate in fates)
     return item.owner is None and is_known and is_key_known
-
-
-def _name(fates: Sequence[Fate]) -> str:
-    """The worst that happened."""
-    if any(isinstance(fate, Buried) for fate in fates):
-        return "dead"
-    if any(isinstance(fate, Pending) for fate in fates):
-        return "retry"
-    if any(isinstance(fate, Finished) and fate.why is not None for fate in fates):
-        return "dropped"
-    if any(isinstance(fate, Finished) and fate.is_new for fate in fates):
-        return "done"
-    return "duplicate"
-
-
-def _details(item: Item, fates: Sequence[Fate]) -> dict[str, object]:
-    """What a log line says beside the outcome."""
-    details: dict[str, object] = {}
-    for fate in fates:
-        match fate:
-            case Pending(handler=handler, wait_s=wait_s, attempts=attempts, what=what):
-                details |= {"handler": handler, "wait_s": round(wait_s, 3), "attempts": attempts}
-                details |= {} if what is None else {"error": report_for(item, what).message}
-            case Buried(handler=handler, category=category, attempts=attempts, what=what):
-                details |= {"handler": handler, "category": category.value, "attempts": attempts}
-                details["error"] = report_for(item, what).message
-            case Finished(handler=handler, why=str(why)):
-                details |= {"handler": handler, "reason": report_for(item, why).message}
-            case Finished() | Elsewhere():
-                pass
-    return details
