@@ -4,10 +4,9 @@ No I/O and no clock. Two deliveries of one event never run at once here, nor two
 database would find out too, but only with a slot taken up by waiting for the answer.
 """
 
-import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
@@ -16,6 +15,7 @@ from consumer.decide.fairness import Item as Work
 from consumer.decide.fairness import Scheduler
 from consumer.decide.heartbeat import Running
 from consumer.engine.item import FromWork, Item
+from consumer.engine.key_lines import KeyLines
 from consumer.store.gate import Key, key_of
 from outbox.event import Event, Tier
 
@@ -58,14 +58,6 @@ class _Held:
     is_gone: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class _Line:
-    """The events of one key: which one runs, and a heap of those that wait, by number."""
-
-    running: int | None = None
-    waiting: list[tuple[int, int]] = field(default_factory=list)
-
-
 class Hands:
     """The items of one group in one process."""
 
@@ -80,7 +72,7 @@ class Hands:
         # By the ids' numbers, here and there: a UUID's own hash is Python code.
         self._running_events: set[int] = set()
         self._twins: dict[int, list[int]] = {}
-        self._lines: dict[Key, _Line] = {}
+        self._lines = KeyLines(self._is_behind)
         self._waiting: list[dict[str, int]] = [{} for _ in Tier]  # indexed by tier
         self._waiting_total = 0
 
@@ -225,8 +217,8 @@ class Hands:
 
     def stir(self) -> None:
         """Let the first of each key try again: another process may have handled its predecessor."""
-        for key, line in list(self._lines.items()):
-            self._wake_line(key, line)
+        for key in self._lines.known():
+            self._wake_line(key)
 
     def overdue(self, now: float) -> list[Item]:
         """What was held too long; each is to be ``parked`` or ``unparked``."""
@@ -271,23 +263,16 @@ class Hands:
         if event.id.int in self._running_events:
             self._twins.setdefault(event.id.int, []).append(held.item.ident)
             return False
-        if held.key is not None and not self._is_first_of_key(held, event):
+        if not self._is_first_of_key(held, event):
             self._get_behind(held, now)
             return False
         self._running_events.add(event.id.int)
         return True
 
     def _is_first_of_key(self, held: _Held, event: Event) -> bool:
-        assert held.key is not None  # noqa: S101 - the caller asked
-        assert event.ordering is not None  # noqa: S101 - or it had no key
-        line = self._lines.setdefault(held.key, _Line())
-        self._drop_stale(line)
-        if line.running is not None:
-            return False
-        if line.waiting and line.waiting[0][0] < event.ordering.number and not event.ordering.is_first:
-            return False
-        line.running = held.item.ident
-        return True
+        if held.key is None or event.ordering is None:
+            return True
+        return self._lines.enter(held.key, held.item.ident, event.ordering)
 
     def _get_behind(self, held: _Held, now: float) -> None:
         event = held.event
@@ -295,44 +280,34 @@ class Hands:
             return
         if held.behind_since is None:
             held.behind_since = now
-        line = self._lines.setdefault(held.key, _Line())
-        heapq.heappush(line.waiting, (event.ordering.number, held.item.ident))
+        self._lines.wait(held.key, held.item.ident, event.ordering.number)
 
     def _stop(self, item: Item) -> _Held:
         held = self._running.pop(item.ident)
         if held.event is not None:
             self._running_events.discard(held.event.id.int)
         if held.key is not None:
-            self._lines[held.key].running = None
+            self._lines.leave(held.key)
         return held
 
     def _wake(self, held: _Held) -> None:
         self._wake_twins(held)
         if held.key is not None:
-            self._wake_line(held.key, self._lines[held.key])
+            self._wake_line(held.key)
 
     def _wake_twins(self, held: _Held) -> None:
         for ident in self._twins.pop(held.event.id.int, ()) if self._twins and held.event is not None else ():
-            twin = self._held.get(ident)
-            if twin is not None and twin.place is Place.BEHIND:
-                self._wait_again(twin)
+            if self._is_behind(ident):
+                self._wait_again(self._held[ident])
 
-    def _wake_line(self, key: Key, line: _Line) -> None:
-        self._drop_stale(line)
-        if line.running is not None:
-            return
-        if line.waiting:
-            _, ident = heapq.heappop(line.waiting)
+    def _wake_line(self, key: Key) -> None:
+        ident = self._lines.next(key)
+        if ident is not None:
             self._wait_again(self._held[ident])
-        if not line.waiting:
-            del self._lines[key]
 
-    def _drop_stale(self, line: _Line) -> None:
-        while line.waiting:
-            held = self._held.get(line.waiting[0][1])
-            if held is not None and held.place is Place.BEHIND:
-                return
-            heapq.heappop(line.waiting)
+    def _is_behind(self, ident: int) -> bool:
+        held = self._held.get(ident)
+        return held is not None and held.place is Place.BEHIND
 
     def _wait_again(self, held: _Held) -> None:
         held.place = Place.WAITING
