@@ -147,8 +147,13 @@ class Rounds:
 
     def _skip(self) -> None:
         """Everybody is in debt: let the rounds pass in which everybody stays so. Who is ahead stays ahead."""
-        rounds = min(-flow.deficit // self._turn(flow) for flow in self._old)
-        if rounds > 0:
+        rounds: int | None = None
+        for flow in self._old:
+            of_flow = -flow.deficit // self._turn(flow)
+            if of_flow == 0:  # most often one is about to be out of it
+                return
+            rounds = of_flow if rounds is None else min(rounds, of_flow)
+        if rounds is not None:
             for flow in self._old:
                 flow.deficit += rounds * self._turn(flow)
                 flow.credited += rounds
