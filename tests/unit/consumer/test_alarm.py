@@ -1,6 +1,7 @@
 """Where alerts go: the log, an app's own hooks and a webhook, none of which holds up another."""
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import AsyncIterator
@@ -39,6 +40,7 @@ class Target:
         self.answers = list(answers)
         self.requests: list[bytes] = []
         self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
 
     @property
     def url(self) -> str:
@@ -52,8 +54,13 @@ class Target:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
+        for writer in self._writers:  # one whose client has just gone may not have come to its own end yet
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         self.requests.append(head + await reader.readexactly(length))
