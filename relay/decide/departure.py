@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from relay.decide.backlog import Cohort
-from relay.decide.holdings import Holdings, Place
+from relay.decide.holdings import Holdings
+from relay.decide.pending import Place
 from relay.decide.pieces import Sent, Stream
 
 

@@ -4,11 +4,9 @@ from dataclasses import dataclass, field
 
 from relay.decide.backlog import Backlog
 from relay.decide.flight import Flight
+from relay.decide.pending import Place
 from relay.decide.pieces import Stream
 from relay.decide.turns import Turns
-
-Place = tuple[str, int]
-"""A group and a bucket: what a lease is of."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

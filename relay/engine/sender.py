@@ -95,6 +95,12 @@ class Sender:
         return self._backlog.unpersisted < self._limits.window // 4
 
     @property
+    def waits_for_persist(self) -> bool:
+        """Whether much could be published, if what is settled were persisted."""
+        settled = self._backlog.unpersisted - len(self._flight)
+        return not self.has_room and settled >= self._limits.window // 4
+
+    @property
     def has_work(self) -> bool:
         """Whether something could be published right now."""
         return self.may_publish and self.has_room and len(self._turns) > 0
@@ -144,7 +150,7 @@ class Sender:
             taken = await self._take(stream, room=room, room_bytes=room_bytes)
             self._turns.charge(stream, stream.lane.tier, len(taken))
             served.add(stream)
-            self._backlog.unpersisted += len(taken)
+            self._backlog.published(stream, len(taken))
             batch += taken
             room -= len(taken)
             room_bytes -= sum(sent.row.size_bytes for sent in taken)

@@ -13,9 +13,11 @@ from collections.abc import Sequence
 import structlog
 
 from outbox.errors import BrokerUnavailable
+from outbox.naming import bucket_of
 from relay.decide.cadence import poll_interval_s
 from relay.decide.departure import Departure
-from relay.decide.holdings import Holdings, Place
+from relay.decide.holdings import Holdings
+from relay.decide.pending import Place
 from relay.engine.alarm import Alarm
 from relay.engine.directory import Directory
 from relay.engine.lease import Lease
@@ -127,7 +129,7 @@ class Tenure:
         except BrokerUnavailable as error:
             await self._sender.lost(error, time.monotonic())
         if self._persisting is None and time.monotonic() >= self._persist_at():
-            self._persisting = asyncio.create_task(self._persist(self._part(), may_lag=self._sender.has_ample_room))
+            self._persisting = asyncio.create_task(self._persist(self._part(), is_last=False))
         self._show()
 
     async def _look(self, now: float) -> None:
@@ -219,11 +221,14 @@ class Tenure:
         self._outcomes.forget(streams, gone)
         return self._departure.places
 
-    async def _persist(self, given_up: frozenset[Place], *, may_lag: bool = False) -> None:
+    async def _persist(self, given_up: frozenset[Place], *, is_last: bool) -> None:
         """Store what is settled now; publishing goes on meanwhile, and is not part of it."""
         found = self._outcomes.findings()
         moved = self._holdings.backlog.positions(
-            retries=self._outcomes.unsettled_retries, may_lag=may_lag and not found.failures
+            retries=self._outcomes.unsettled_retries,
+            may_lag=not is_last and not found.failures and self._sender.has_ample_room,
+            keep_rows_max=0 if is_last else self._limits.window // 4,
+            must_move=[(failure.lane.group, bucket_of(failure.tenant_hash)) for failure in found.failures],
         )
         if moved.bases or moved.streams or moved.caught_up or given_up or not found.is_empty:
             async with self._sessions.writing() as connection:
@@ -260,7 +265,7 @@ class Tenure:
         if self._persisting is not None:
             await self._persisting
         if self._lease.owned:
-            await self._persist(frozenset())
+            await self._persist(frozenset(), is_last=True)
         await self._lease.release()
         log.info("buckets released", count=self._lease.owned, unsettled=len(self._holdings.flight))
 
@@ -274,8 +279,8 @@ class Tenure:
         if not (self._outcomes.has_news or self._holdings.backlog.is_lagging):
             # Bases move also when nothing is published: truncation and the next takeover depend on them.
             return self._persisted_at + limits.lease_s
-        # A full window waits for nothing but this.
-        return self._persisted_at + (limits.persist_s if self._sender.has_room else limits.persist_s / 5)
+        # A full window waits for nothing but this, unless it is full of what the broker has not confirmed.
+        return self._persisted_at + (limits.persist_s / 5 if self._sender.waits_for_persist else limits.persist_s)
 
     def _poll_at(self) -> float:
         if self._alarm.rang_at > self._polled_at:

@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from outbox.event import Tier
 from relay.decide.backlog import Backlog, Cohort, Positions
+from relay.decide.pending import Place
 from relay.decide.pieces import Extent, Part, Piece, Row, Sent, Stream, StreamPosition
 from tests.unit.relay.rows import row
 
@@ -59,7 +60,7 @@ class Persisting(RuleBasedStateMachine):
         if piece is not None and (after := piece.read_after) is not None:
             piece.fill(self._rows(stream.lane.tenant, int(piece.lo), int(piece.hi), after, piece.z)[:rows_max])
         taken = stream.take(rows_max=rows_max, bytes_max=PLENTY)
-        self.backlog.unpersisted += len(taken)
+        self.backlog.published(stream, len(taken))
         self.flying += taken
         self.published.update(sent.row.seq for sent in taken)
 
@@ -73,10 +74,16 @@ class Persisting(RuleBasedStateMachine):
         sent.origin.settle()
         self.settled.add(sent.row.seq)
 
-    @rule(may_lag=st.booleans())
-    def begin_to_persist(self, may_lag: bool) -> None:
+    @rule(
+        may_lag=st.booleans(),
+        keep_rows_max=st.sampled_from([0, 2, PLENTY, PLENTY]),
+        must_move=st.sets(st.sampled_from([(GROUP, bucket) for bucket in BASES]), max_size=1),
+    )
+    def begin_to_persist(self, may_lag: bool, keep_rows_max: int, must_move: set[Place]) -> None:
         self.persist()
-        self.under_way = self.backlog.positions(retries=0, may_lag=may_lag)
+        self.under_way = self.backlog.positions(
+            retries=0, may_lag=may_lag, keep_rows_max=keep_rows_max, must_move=must_move
+        )
 
     @rule()
     def persist(self) -> None:
@@ -105,7 +112,7 @@ class Persisting(RuleBasedStateMachine):
             while self.flying:
                 self.settle(0)
         for _ in range(2):
-            self.begin_to_persist(may_lag=True)
+            self.begin_to_persist(may_lag=True, keep_rows_max=PLENTY, must_move=set())
             self.persist()
         assert (self.backlog.unpersisted, self.backlog.is_lagging, self.streams) == (0, False, {})
 
@@ -114,7 +121,7 @@ class Persisting(RuleBasedStateMachine):
             if (after := piece.read_after) is not None:
                 piece.fill(self._rows(stream.lane.tenant, int(piece.lo), int(piece.hi), after, piece.z))
             taken = stream.take(rows_max=PLENTY, bytes_max=PLENTY)
-            self.backlog.unpersisted += len(taken)
+            self.backlog.published(stream, len(taken))
             self.flying += taken
             self.published.update(sent.row.seq for sent in taken)
 

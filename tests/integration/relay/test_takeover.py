@@ -18,7 +18,7 @@ from relay.metrics import register
 from tests.integration.relay.faulty_publisher import FaultyPublisher
 from tests.integration.relay.running import QUICK, App, arrived, committed, emit, queued, running, start, value
 
-NOTHING = Positions(bases=(), streams=(), caught_up=(), settled=0)
+NOTHING = Positions(bases=(), streams=(), caught_up=(), settled=0, settled_of={})
 SLOW_TO_PERSIST = replace(QUICK, persist_s=30.0)
 PATIENT = Limits(lease_s=60.0)
 TENANTS = [f"tenant-{number}" for number in range(40)]

@@ -18,7 +18,7 @@ def backlog_at(base: str) -> Backlog:
 def publish(backlog: Backlog, group: str, tenant: str) -> list[Sent]:
     stream = backlog.streams[group, Tier.STANDARD, tenant]
     taken = stream.take(rows_max=100, bytes_max=1 << 30)
-    backlog.unpersisted += len(taken)
+    backlog.published(stream, len(taken))
     return taken
 
 

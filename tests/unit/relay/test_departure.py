@@ -34,7 +34,7 @@ def stream_of(held: Holdings, group: str, tenant: str) -> Stream:
 
 def publish(held: Holdings, stream: Stream, count: int) -> list[Sent]:
     taken = stream.take(rows_max=count, bytes_max=1 << 30)
-    held.backlog.unpersisted += len(taken)
+    held.backlog.published(stream, len(taken))
     held.flight.launch(taken, 0.0)
     return taken
 
