@@ -6,8 +6,7 @@ reach another's queue, and every name stays inside AMQP's 255 bytes.
 
 import hashlib
 import re
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from outbox.errors import ConfigError, InvalidEvent, TenantRequired
@@ -20,17 +19,15 @@ _GROUP: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _TYPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
-    """One queue: group x tier x tenant."""
+class Lane(NamedTuple):
+    """One queue: group x tier x tenant.
+
+    A tuple, since lanes are looked up for every event, and a dataclass is hashed and compared by Python code.
+    """
 
     group: str
     tier: Tier
     tenant: str
-
-    def __hash__(self) -> int:
-        # By text alone: an enum member's hash runs Python code, and lanes are looked up for every event.
-        return hash((self.group, self.tenant))
 
     @property
     def routing_key(self) -> str:

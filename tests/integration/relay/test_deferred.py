@@ -276,7 +276,7 @@ async def test_what_is_dead_or_must_wait_costs_the_retries_of_others_nothing(url
                gen_random_uuid(), n % 64, 1, 't' || n % 500, 5, 't', 1, 's', 'c', '' from generate_series(1, 50000) n"""
     )
     app.commit()
-    waiting = [replace(LANE, tenant=f"t{number}") for number in range(50, 500)]
+    waiting = [LANE._replace(tenant=f"t{number}") for number in range(50, 500)]
     for _ in range(10):
         found = await deferred.due(connection, 7, waiting=waiting, rows_max=200, within_s=1.0)
         assert {one.lane.tenant for one in found} == {"t0"}
@@ -361,6 +361,6 @@ async def _discard(
 
 def _event(broker: InProcessBroker, event: UUID, *, group: str = "default") -> Event:
     """The last message of *event* in its lane's queue."""
-    queue = broker.queues[replace(LANE, group=group).queue]
+    queue = broker.queues[LANE._replace(group=group).queue]
     found = [item.message for item in sorted(queue.ready) if item.message.message_id == str(event)]
     return decode(found[-1])

@@ -30,7 +30,7 @@ from tests.support.wait import until
 
 LIMITS = replace(QUICK, confirm_s=10.0, lease_s=6.0)
 ODD = Lane(group="default", tier=Tier.STANDARD, tenant="odd")
-EVEN = replace(ODD, tenant="even")
+EVEN = ODD._replace(tenant="even")
 _LIMIT_BYTES = 4_000
 
 
