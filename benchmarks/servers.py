@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from admin import migrate
+from outbox_admin import migrate
 from tests.support.databases import fresh_database
 from tests.support.services import GivenPostgres, Report, find_postgres, find_rabbit, fresh_name
 

@@ -20,7 +20,7 @@ class Ring:
     def from_context() -> "Ring":
         """The ring that the caller of this migration asked for."""
         ring = context.config.attributes["ring"]
-        assert isinstance(ring, Ring)  # noqa: S101 - set by admin.migrate alone
+        assert isinstance(ring, Ring)  # noqa: S101 - set by outbox_admin.migrate alone
         return ring
 
 

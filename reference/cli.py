@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from typer.cli import get_docs_for_click
 
-from admin.cli import app as outbox
 from consumer.cli import app as outbox_consumer
 from outbox.shell.commands import PROMPT, Pending
+from outbox_admin.cli import app as outbox
 from reference.markdown import page, table
 from relay.cli import app as outbox_relay
 

@@ -15,7 +15,7 @@ from relay.ports import Category
 
 E = TypeVar("E", bound=Enum)
 
-_PACKAGES: Final = ("outbox", "relay", "consumer", "admin")
+_PACKAGES: Final = ("outbox", "relay", "consumer", "outbox_admin")
 # What to do, by the error's name. An error without a line here has no page to be found on.
 _REMEDIES: Final = {
     "OutboxError": "Catch one of its branches.",

@@ -15,7 +15,7 @@ _PACKAGES: Final = {
     "relay": "outbox-relay",
     "consumer": "outbox-consumer",
     "outbox": "Both, and apps",
-    "admin": "outbox",
+    "outbox_admin": "outbox",
 }
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _LOGGERS: Final = ("log", "_log", "logger", "_logger")

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from admin.configuration import PROCESSES, Process
 from outbox.shell.setting_table import SHARED, Setting, settings_of
+from outbox_admin.configuration import PROCESSES, Process
 from reference.markdown import code, page, table
 
 _SOURCES: Final = """

@@ -6,8 +6,8 @@ from typing import Final, TypeAlias
 
 import psycopg
 
-from admin import migrate
-from admin.embedded import PostgresNode, find_binaries
+from outbox_admin import migrate
+from outbox_admin.embedded import PostgresNode, find_binaries
 from reference.markdown import code, page, table
 from reference.table_words import COLUMNS, OWN, SCHEMAS, TABLES
 

@@ -8,8 +8,8 @@ from typing import NoReturn, TypeVar
 import psycopg
 import pytest
 
-from admin.embedded import PostgresNode
 from outbox.errors import OutboxError
+from outbox_admin.embedded import PostgresNode
 from tests.support.containers import RabbitContainer
 from tests.support.databases import fresh_database
 from tests.support.installs import Built, build
@@ -124,7 +124,7 @@ def migrated_database(postgres_node: Postgres, migrated_template: str) -> Iterat
 @pytest.fixture(scope="session")
 def migrated_template(postgres_node: Postgres) -> Iterator[str]:
     """The name of a database with both migration chains applied; it is only ever copied."""
-    from admin import migrate  # noqa: PLC0415 (tests that need no database run without it)
+    from outbox_admin import migrate  # noqa: PLC0415 (tests that need no database run without it)
 
     with fresh_database(postgres_node, "template", template="template0") as dsn:
         migrate.upgrade(dsn)
@@ -154,7 +154,7 @@ def dump(report: Report) -> Dump:
 
 @pytest.fixture(scope="session")
 def _queues_database(postgres_node: Postgres) -> Iterator[str]:
-    from admin import migrate  # noqa: PLC0415 (tests that need no database run without it)
+    from outbox_admin import migrate  # noqa: PLC0415 (tests that need no database run without it)
 
     with fresh_database(postgres_node, "queues", template="template0") as dsn:
         migrate.upgrade(dsn, chains=("broker",))

@@ -22,7 +22,7 @@ _NOT_FOR_APPS = (
     "typer",
     "relay",
     "consumer",
-    "admin",
+    "outbox_admin",
     "migrations",
     "outbox.shell",
 )
@@ -42,7 +42,7 @@ def test_an_app_that_emits_loads_no_client_no_driver_and_no_process() -> None:
 
 @pytest.mark.parametrize(("package", "other"), [("relay", "consumer"), ("consumer", "relay")])
 def test_a_process_loads_nothing_of_the_other(package: str, other: str) -> None:
-    loaded = f"[name for name in sys.modules if name.split('.')[0] in {(other, 'admin')!r}]"
+    loaded = f"[name for name in sys.modules if name.split('.')[0] in {(other, 'outbox_admin')!r}]"
     script = f"import sys, {package}.cli; print({loaded})"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

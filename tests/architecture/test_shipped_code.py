@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("outbox", "relay", "consumer", "admin", "migrations")
+PACKAGES = ("outbox", "relay", "consumer", "outbox_admin", "migrations")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 # The environment is read once, where a process is put together; the demo also hands it on to the processes it starts.
 _COMPOSITION_ROOTS = {
     "relay/cli.py",
     "consumer/cli.py",
-    "admin/config_cli.py",
-    "admin/demo_cli.py",
-    "admin/doctor_cli.py",
-    "admin/pytest_plugin.py",
-    "admin/demo/processes.py",
-    "admin/settings.py",
+    "outbox_admin/config_cli.py",
+    "outbox_admin/demo_cli.py",
+    "outbox_admin/doctor_cli.py",
+    "outbox_admin/pytest_plugin.py",
+    "outbox_admin/demo/processes.py",
+    "outbox_admin/settings.py",
     "outbox/shell/completion.py",
 }
 _ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.getenvb"}

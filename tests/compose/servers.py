@@ -8,7 +8,7 @@ from typing import Self
 import psycopg
 from psycopg import sql
 
-from admin.embedded import PostgresNode, find_binaries, free_port
+from outbox_admin.embedded import PostgresNode, find_binaries, free_port
 from tests.compose.deployment import COMPOSE, services
 from tests.support.management import Management
 from tests.support.rabbit import RabbitNode, find_programs

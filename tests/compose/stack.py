@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from signal import SIGTERM
 
-from admin.embedded import free_port
-from admin.leash import Account, Leashed
+from outbox_admin.embedded import free_port
+from outbox_admin.leash import Account, Leashed
 from tests.compose.building import UID, Builder, Built
 from tests.compose.deployment import Service, services
 from tests.compose.servers import Servers

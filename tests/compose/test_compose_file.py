@@ -13,11 +13,11 @@ import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 from pydantic import BaseModel
 
-from admin.settings import PREFIX as ADMIN_PREFIX
-from admin.settings import AdminSettings
 from consumer.settings import PREFIX as CONSUMER_PREFIX
 from consumer.settings import ConsumerSettings
 from outbox.shell.settings import load
+from outbox_admin.settings import PREFIX as ADMIN_PREFIX
+from outbox_admin.settings import AdminSettings
 from relay.settings import PREFIX as RELAY_PREFIX
 from relay.settings import RelaySettings
 from tests.compose.deployment import (

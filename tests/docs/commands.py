@@ -6,8 +6,8 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any, Final
 
-from admin.cli import app as outbox
 from consumer.cli import app as outbox_consumer
+from outbox_admin.cli import app as outbox
 from relay.cli import app as outbox_relay
 from tests.docs.pages import ROOT
 from tests.docs.setting_checks import variable_problems

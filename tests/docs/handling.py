@@ -2,9 +2,9 @@
 
 import os
 
-from admin.harness import Harness
 from consumer import Consumer
 from outbox import EventModel
+from outbox_admin.harness import Harness
 
 
 def handled(consumer: Consumer, event: EventModel, *, times: int = 1, tenant: str = "acme") -> dict[str, int]:

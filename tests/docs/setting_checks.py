@@ -7,13 +7,13 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from admin.settings import PREFIX as ADMIN_PREFIX
-from admin.settings import AdminSettings
 from consumer.settings import PREFIX as CONSUMER_PREFIX
 from consumer.settings import ConsumerSettings
 from outbox.shell.setting_sources import Sources, collect
 from outbox.shell.setting_table import READ_ELSEWHERE, SHARED
 from outbox.shell.settings import read
+from outbox_admin.settings import PREFIX as ADMIN_PREFIX
+from outbox_admin.settings import AdminSettings
 from relay.settings import PREFIX as RELAY_PREFIX
 from relay.settings import RelaySettings
 

@@ -29,4 +29,8 @@ with Session(engine) as session, session.begin():
     session.add(Invoice(id=7))
     outbox.emit(session, "billing.invoice.made", {"id": 7}, tenant="acme")
 loaded = {name.partition(".")[0] for name in sys.modules}
-print(sorted(loaded & {"aio_pika", "aiormq", "alembic", "consumer", "admin", "relay", "structlog", "typer", "rich"}))
+print(
+    sorted(
+        loaded & {"aio_pika", "aiormq", "alembic", "consumer", "outbox_admin", "relay", "structlog", "typer", "rich"}
+    )
+)

@@ -120,5 +120,5 @@ def test_uninstalling_leaves_nothing(whole: Environment) -> None:
     assert [name for name in _COMMANDS if not (whole.bin / name).exists()] == []
     whole.pip("uninstall", "--yes", "fairpost")
     left = [path.name for path in (*whole.site_packages.iterdir(), *whole.bin.iterdir())]
-    ours = {"outbox", "relay", "consumer", "admin", "migrations", *_COMMANDS}
+    ours = {"outbox", "relay", "consumer", "outbox_admin", "migrations", *_COMMANDS}
     assert [name for name in left if name in ours or name.startswith("fairpost")] == []

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.installs import PYTHONS, Built, build, unpacked_sdist
 
-PACKAGES = {"outbox", "relay", "consumer", "admin", "migrations"}
+PACKAGES = {"outbox", "relay", "consumer", "outbox_admin", "migrations"}
 _BYTES_MAX = 700_000
 
 

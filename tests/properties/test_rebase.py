@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from admin.rebase_plan import Classes, Snapshot
+from outbox_admin.rebase_plan import Classes, Snapshot
 
 START = 1000
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from admin import migrate
-from admin.embedded import PostgresNode
 from outbox.shell.setting_types import BrokerName
+from outbox_admin import migrate
+from outbox_admin.embedded import PostgresNode
 from tests.scenarios import bank, dangerous
 from tests.scenarios.world import ROOT, Service, World
 from tests.support.containers import RabbitContainer

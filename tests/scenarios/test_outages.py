@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from admin.embedded import PostgresNode
 from outbox import Tier
+from outbox_admin.embedded import PostgresNode
 from tests.scenarios import audit, bank
 from tests.scenarios.world import World
 from tests.support.containers import RabbitContainer

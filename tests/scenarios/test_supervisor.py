@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from admin.leash import descendants, is_alive
+from outbox_admin.leash import descendants, is_alive
 from tests.scenarios.conftest import Start
 from tests.scenarios.dangerous import an_order
 from tests.scenarios.world import Service

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from typer.core import TyperGroup
 
-from admin.cli import app as outbox
 from consumer.cli import app as outbox_consumer
 from outbox.shell.commands import PROMPT
+from outbox_admin.cli import app as outbox
 from relay.cli import app as outbox_relay
 
 PROGRAMS: Final = {"outbox": outbox, "outbox-relay": outbox_relay, "outbox-consumer": outbox_consumer}

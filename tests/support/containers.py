@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
-from admin.embedded import free_port
 from outbox.errors import BrokerUnavailable, StoreUnavailable
+from outbox_admin.embedded import free_port
 from tests.support.management import Management
 
 POSTGRES_IMAGE = "postgres:17"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from admin.leash import Leashed, descendants
+from outbox_admin.leash import Leashed, descendants
 from tests.support.wait import until
 
 # What a process may see of our environment; its settings are those of the test and no others.

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
-from admin.embedded import free_port
-from admin.leash import Leashed
 from outbox.errors import BrokerUnavailable
+from outbox_admin.embedded import free_port
+from outbox_admin.leash import Leashed
 from tests.support.management import Management
 
 _DIRECTORIES = ("/usr/lib/rabbitmq/bin", "/usr/local/opt/rabbitmq/sbin", "/opt/homebrew/opt/rabbitmq/sbin")

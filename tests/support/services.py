@@ -17,8 +17,8 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import psycopg
 
-from admin.embedded import PostgresNode, find_binaries
 from outbox.errors import OutboxError
+from outbox_admin.embedded import PostgresNode, find_binaries
 from tests.support import containers
 from tests.support.management import Management
 from tests.support.rabbit import RabbitNode, find_programs

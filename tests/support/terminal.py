@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from admin.leash import descendants
+from outbox_admin.leash import descendants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,9 @@ import re
 import psycopg
 import pytest
 
-from admin import migrate
-from admin.cli import app
 from outbox.shell.exits import CONFIGURATION, DONE, UNAVAILABLE, USAGE, run_cli
+from outbox_admin import migrate
+from outbox_admin.cli import app
 
 _NOBODY = "postgresql://postgres:hunter2@127.0.0.1:1/shop"
 

@@ -38,7 +38,7 @@ def test_migrate_works_from_the_installed_wheel(unpacked: Path, database: str) -
     assert where == (DONE, f"{unpacked}/migrations/environment.py\n")
 
     def outbox(*arguments: str) -> tuple[int, str]:
-        return _python(unpacked, "-c", _RUN.format(package="admin"), *arguments, database_url=database)
+        return _python(unpacked, "-c", _RUN.format(package="outbox_admin"), *arguments, database_url=database)
 
     code, script = outbox("migrate", "--sql")
     assert code == DONE

@@ -11,14 +11,14 @@ from typing import Literal
 import psycopg
 import pytest
 
-from admin.embedded import PostgresNode, find_binaries
-from admin.leash import descendants, is_alive
 from outbox.errors import StoreUnavailable
+from outbox_admin.embedded import PostgresNode, find_binaries
+from outbox_admin.leash import descendants, is_alive
 from tests.support.wait import until
 
 _ORPHAN = """
 import sys, time
-from admin.embedded import PostgresNode, find_binaries
+from outbox_admin.embedded import PostgresNode, find_binaries
 node = PostgresNode(binaries=find_binaries(), durable=False)
 node.start()
 print(node.pid, node.directory, flush=True)

@@ -9,9 +9,9 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from admin.harness import Crash, Harness
 from consumer import Consumer, Context, Policy, RetryLater
 from outbox import EventModel, Outbox
+from outbox_admin.harness import Crash, Harness
 
 outbox = Outbox(source="/svc/shop")
 

@@ -12,14 +12,14 @@ from aiormq.abc import DeliveredMessage
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from admin.offboarding import Leaving, find, keep, offboard
-from admin.offboarding_rabbitmq import RabbitDesk
 from consumer.rabbitmq.connection import Address
 from outbox.errors import TransientError
 from outbox.event import Event, Tier
 from outbox.naming import Lane
 from outbox.shell.database import connect
 from outbox.topology import QueueKind
+from outbox_admin.offboarding import Leaving, find, keep, offboard
+from outbox_admin.offboarding_rabbitmq import RabbitDesk
 from relay.announcement import LANE_TYPE
 from relay.rabbitmq.publisher import RabbitPublisher
 from tests.integration.relay.running import App, Running, emit, start, value

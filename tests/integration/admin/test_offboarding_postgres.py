@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from admin.offboarding import Desk, find, offboard
-from admin.offboarding_postgres import PostgresDesk
 from outbox.errors import TransientError
 from outbox.event import Event
 from outbox.shell.database import connect
+from outbox_admin.offboarding import Desk, find, offboard
+from outbox_admin.offboarding_postgres import PostgresDesk
 from relay.postgres.publisher import PostgresPublisher
 from tests.integration.relay.running import App, emit, start
 from tests.support.postgres_queues import postgres_rig

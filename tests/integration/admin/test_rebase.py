@@ -7,12 +7,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from admin.groups import add_group
-from admin.rebase import preview, rebase
-from admin.rebase_plan import Snapshot
 from outbox.errors import TransientError, WrongDatabase
 from outbox.naming import bucket_of, tenant_hash
 from outbox.shell.database import Connection, connect
+from outbox_admin.groups import add_group
+from outbox_admin.rebase import preview, rebase
+from outbox_admin.rebase_plan import Snapshot
 from tests.support.wait import until
 
 TENANTS = ("acme", "globex", "initech", "umbrella")
@@ -214,7 +214,7 @@ async def test_a_crash_in_the_middle_leaves_the_old_state_and_it_can_be_repeated
 async def test_a_writer_and_a_live_lease_are_waited_for_in_one_sentence_each(
     connection: Connection, other: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("admin.rebase._LOCK_S", 1)
+    monkeypatch.setattr("outbox_admin.rebase._LOCK_S", 1)
     await come_from_elsewhere(connection)
     await emit(other, "acme")
     before = await state(connection)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from admin.cli import app
 from outbox.shell.exits import CONFIGURATION, DONE, run_cli
+from outbox_admin.cli import app
 
 Migrated = Callable[..., tuple[int, str]]
 

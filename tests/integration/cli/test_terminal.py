@@ -110,7 +110,7 @@ def test_a_pipe_gets_whole_rows_and_a_terminal_all_of_their_text(migrated_databa
 
 @pytest.mark.parametrize("program", _PROGRAMS)
 def test_help_imports_neither_sqlalchemy_nor_a_driver(program: str) -> None:
-    package = {"outbox": "admin", "outbox-relay": "relay", "outbox-consumer": "consumer"}[program]
+    package = {"outbox": "outbox_admin", "outbox-relay": "relay", "outbox-consumer": "consumer"}[program]
     asked = f"import sys; sys.argv = ['x', '--help']; import {package}.cli as c\ntry: c.main()\nexcept SystemExit: pass"
     heavy = "; print(sorted({'sqlalchemy', 'pydantic', 'psycopg', 'aiormq', 'structlog'} & set(sys.modules)))"
     ended = subprocess.run(

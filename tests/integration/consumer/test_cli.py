@@ -1,6 +1,8 @@
 """``outbox-consumer`` as people meet it: what it prints, and how it ends."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -52,6 +54,22 @@ async def test_check_says_that_all_is_in_order_and_shows_every_setting(command: 
     assert code == 0, output
     assert "OUTBOX_CONSUMER_SLOTS=10" in output
     assert "in order: 1 event types" in output
+
+
+async def test_an_app_may_have_packages_named_admin_and_migrations(command: Command, tmp_path: Path) -> None:
+    for name in ("admin", "migrations"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"OF = 'the app: {name}'\n")
+    imports = "import admin, migrations\nassert admin.OF, migrations.OF\n"
+    (tmp_path / "shop.py").write_text(imports + APP)
+    code, output = await command("check", "shop:consumer")
+    assert code == 0, output
+    (tmp_path / "test_shop.py").write_text(f"{imports}\ndef test_it(): ...\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_shop.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "1 passed" in ended.stdout, ended.stdout + ended.stderr
 
 
 async def test_a_tier_that_does_not_exist_is_a_wrong_command_line(command: Command) -> None:

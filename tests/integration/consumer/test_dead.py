@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from admin.dead_run import Tally, in_batches
 from consumer import status
 from consumer.decide.horizon import Ring, slot_of
 from consumer.outcome import DeadCategory
@@ -25,6 +24,7 @@ from outbox import wire
 from outbox.errors import TransientError
 from outbox.event import Event, Tier
 from outbox.wire import Message
+from outbox_admin.dead_run import Tally, in_batches
 from tests.integration.consumer.conftest import Connect
 from tests.support.dead_letters import discard, replay
 from tests.support.waiting_events import GROUP, an_event, keyed, new_work, stored_of

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from admin import migrate
-from admin.embedded import PostgresNode
 from consumer.postgres.broker import postgres_broker
 from consumer.postgres.wire import Address
 from outbox.errors import BrokerUnavailable
+from outbox_admin import migrate
+from outbox_admin.embedded import PostgresNode
 from relay.postgres.publisher import PostgresPublisher
 from tests.contracts.publishers import confirmed_tags, lane, outgoing, settle
 from tests.support.databases import fresh_database

@@ -10,18 +10,18 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from admin.cli import app
-from admin.doctor import management_facts, postgres_facts, sessions
-from admin.doctor.examination import Patient, examine
-from admin.doctor.finding import Finding, Level
-from admin.doctor.needs import Process
-from admin.embedded import PostgresNode
-from admin.settings import AdminSettings
 from consumer.rabbitmq.connection import Address, close, connect, open_channel
 from outbox.event import Tier
 from outbox.naming import Lane
 from outbox.shell.exits import CONFIGURATION, DONE, run_cli
 from outbox.topology import QueueKind, group_queues, lane_arguments
+from outbox_admin.cli import app
+from outbox_admin.doctor import management_facts, postgres_facts, sessions
+from outbox_admin.doctor.examination import Patient, examine
+from outbox_admin.doctor.finding import Finding, Level
+from outbox_admin.doctor.needs import Process
+from outbox_admin.embedded import PostgresNode
+from outbox_admin.settings import AdminSettings
 from tests.integration.relay.copies import copied, same
 from tests.support.rabbit import RabbitNode
 from tests.support.services import Rabbit, fresh_name

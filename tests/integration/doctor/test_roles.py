@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from psycopg import sql
 from sqlalchemy.orm import Session
 
-from admin.doctor import postgres_facts
-from admin.doctor.needs import Process, needs_of
 from outbox import Outbox
+from outbox_admin.doctor import postgres_facts
+from outbox_admin.doctor.needs import Process, needs_of
 from tests.support.processes import Processes
 from tests.support.services import fresh_name
 from tests.support.wait import until

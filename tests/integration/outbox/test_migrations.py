@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from admin import migrate
-from admin.migrate import CHAINS, Chain
 from outbox import Outbox, schema
+from outbox_admin import migrate
+from outbox_admin.migrate import CHAINS, Chain
 from tests.integration.outbox.conftest import psycopg_url
 from tests.integration.outbox.shop import OrderPlaced
 

@@ -14,10 +14,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from admin import migrate
-from admin.embedded import PostgresNode, find_binaries
 from outbox import Outbox
 from outbox.schema import WAKE_CHANNEL
+from outbox_admin import migrate
+from outbox_admin.embedded import PostgresNode, find_binaries
 from tests.integration.outbox.conftest import psycopg_url
 from tests.integration.outbox.shop import OrderPlaced, logged, new_outbox
 from tests.support.wait import until

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from admin.embedded import PostgresNode
+from outbox_admin.embedded import PostgresNode
 
 
 @contextmanager

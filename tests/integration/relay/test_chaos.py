@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from admin import migrate
 from migrations.ring import Ring
+from outbox_admin import migrate
 from relay.decide.pieces import Part
 from relay.log import heavy, positions, ringlog
 from relay.log.rows import EVENT_COLUMNS

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from admin import migrate
-from admin.embedded import PostgresNode
 from outbox.errors import WrongDatabase
 from outbox.inprocess import InProcessBroker
+from outbox_admin import migrate
+from outbox_admin.embedded import PostgresNode
 from relay.decide.holdings import Holdings
 from relay.engine.reader import Reader
 from relay.gauges import Gauges

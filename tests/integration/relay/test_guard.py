@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from admin import migrate
-from admin.embedded import PostgresNode
-from admin.rebase import rebase
 from outbox.errors import SchemaMissing, WrongDatabase
 from outbox.inprocess import InProcessBroker
 from outbox.shell.database import connect
+from outbox_admin import migrate
+from outbox_admin.embedded import PostgresNode
+from outbox_admin.rebase import rebase
 from relay.limits import Limits
 from relay.log.sessions import opened
 from tests.integration.relay.copies import copied, same

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import aio_pika
 import pytest
 
-from admin.embedded import free_port
 from outbox.event import Tier
 from outbox.naming import Lane
+from outbox_admin.embedded import free_port
 from relay import status
 from tests.integration.relay.running import App, emit, value
 from tests.support.processes import Processes

@@ -7,13 +7,13 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from admin import migrate
-from admin.embedded import PostgresNode
-from admin.rebase import rebase
 from outbox.errors import StoreUnavailable, WrongDatabase
 from outbox.inprocess import InProcessBroker
 from outbox.shell.database import connect
 from outbox.shell.exits import CONFIGURATION
+from outbox_admin import migrate
+from outbox_admin.embedded import PostgresNode
+from outbox_admin.rebase import rebase
 from relay.limits import Limits
 from relay.log.sessions import opened
 from relay.memory import MemoryPublisher

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from admin import migrate
 from migrations.ring import Ring
 from outbox.errors import ConfigError
 from outbox.inprocess import InProcessBroker
+from outbox_admin import migrate
 from relay import status
 from relay.engine import janitor
 from relay.engine.janitor import truncate_old_slots

@@ -11,9 +11,9 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from admin import migrate
 from migrations.ring import Ring
 from outbox.inprocess import InProcessBroker
+from outbox_admin import migrate
 from tests.integration.relay.faulty_publisher import FaultyPublisher
 from tests.integration.relay.running import App, emit, queued, start
 from tests.support.wait import until

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from admin.leash import descendants, is_alive
+from outbox_admin.leash import descendants, is_alive
 from tests.support.processes import Processes
 from tests.support.wait import until
 

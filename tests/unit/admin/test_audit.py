@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from admin.audit import named
+from outbox_admin.audit import named
 
 
 def test_whoever_says_who_asks_is_believed() -> None:

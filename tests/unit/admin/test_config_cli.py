@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from admin.cli import app
 from outbox.shell.exits import CONFIGURATION, DONE, USAGE, run_cli
+from outbox_admin.cli import app
 
 URL = "postgresql://shop:s3cret@db/shop"
 Command = Callable[..., tuple[int, str]]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from admin.doctor import broker, host_facts, queues, server, sessions, versions
-from admin.doctor.facts import Broker, Host, Management, Node, Package, Policy, Queue, Server, Session, Sessions
-from admin.doctor.finding import Finding, Level
+from outbox_admin.doctor import broker, host_facts, queues, server, sessions, versions
+from outbox_admin.doctor.facts import Broker, Host, Management, Node, Package, Policy, Queue, Server, Session, Sessions
+from outbox_admin.doctor.finding import Finding, Level
 
 _SERVER = {"address": "here", "version": "15.1", "role": "ann", "policies": 0, "is_superuser": False}
 

@@ -5,9 +5,9 @@ from typing import Final
 
 import pytest
 
-from admin.cli import app as outbox
 from outbox.shell.commands import Pending
 from outbox.shell.exits import run_cli
+from outbox_admin.cli import app as outbox
 from tests.support.commands import PROGRAMS, Known, every, parse
 
 _EVERY: Final = every()

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from admin.configuration import PROCESSES, Process
 from outbox.shell.setting_sources import collect
 from outbox.shell.setting_table import settings_of
 from outbox.shell.settings import read
+from outbox_admin.configuration import PROCESSES, Process
 from reference.pages import PAGES
 
 PLACE = Path(__file__).parents[3] / "docs" / "reference"

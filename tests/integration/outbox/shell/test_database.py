@@ -7,9 +7,9 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
-from admin.embedded import PostgresNode
 from outbox.errors import ConfigError, SchemaMissing, StoreUnavailable
 from outbox.shell.database import connect, store_errors
+from outbox_admin.embedded import PostgresNode
 from tests.support.proxy import Proxy
 
 
