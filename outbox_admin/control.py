@@ -49,6 +49,16 @@ async def pause(
     return [Told(group=name, control=Control(at=one.set_at, pauses=(one,))) for name, one in pauses.items()]
 
 
+async def handled(names: Collection[str]) -> dict[str, set[str]]:
+    """The names of the handlers that living processes of these groups have, by type; nothing, if none lives."""
+    found: dict[str, set[str]] = {}
+    async with _open() as connection:
+        cursor = await connection.execute(_HANDLED, (list(names),))
+        for event_type, handler in await cursor.fetchall():
+            found.setdefault(str(event_type), set()).add(str(handler))
+    return found
+
+
 async def resume(wanted: Sequence[str] | None, scope: Scope | None, *, actor: str) -> tuple[list[Told], list[Told]]:
     """End the pauses of exactly *scope*, or (None) all, with a row in the audit for each.
 
@@ -125,3 +135,10 @@ async def groups_of(connection: Connection, wanted: Sequence[str] | None) -> lis
     if not known:
         raise ConfigError("group: want one that was added or has run, got none")
     return sorted(set(wanted or known))
+
+
+_HANDLED = """
+    SELECT DISTINCT t.key, h.key
+    FROM consumer.incarnation i, jsonb_each(i.knows) t, jsonb_each(t.value) h
+    WHERE i.group_name = ANY(%s) AND i.expires_at > clock_timestamp()
+"""

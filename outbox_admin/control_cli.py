@@ -1,7 +1,8 @@
 """``outbox pause``, ``outbox resume`` and ``outbox paused``: what of a group starts nothing for now."""
 
 import asyncio
-from collections.abc import Sequence
+import difflib
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Final, TypeAlias
 
@@ -13,7 +14,7 @@ from outbox.event import Tier
 from outbox.naming import check_group, check_tenant, check_type
 from outbox.shell import completion
 from outbox.shell.commands import WHICH, AsJson, command
-from outbox.shell.console import console, print_json, table
+from outbox.shell.console import console, note, print_json, table
 from outbox.shell.logs import harmless
 from outbox.shell.times import parse_moment
 from outbox_admin import control
@@ -144,7 +145,20 @@ def run_pause(
     if scope.tenant is None and not yes:
         ask(f"Let nothing start of {scope}, for every tenant, in {_listed(names)}?")
     found = asyncio.run(control.pause(names, scope, actor=named(actor), reason=reason, for_s=for_s, until=until))
+    _warn_of_slips(scope, asyncio.run(control.handled(names)))
     show(found, as_json=as_json)
+
+
+def _warn_of_slips(scope: Scope, handled: Mapping[str, Collection[str]]) -> None:
+    """Say so if no living process has what was named. The pause stands: one that has it may start later."""
+    if not handled:
+        return
+    handlers = sorted({name for names in handled.values() for name in names})
+    for option, value, known in (("--type", scope.type, sorted(handled)), ("--handler", scope.handler, handlers)):
+        if value is not None and value not in known:
+            near = difflib.get_close_matches(value, known, n=1)
+            meant = f" Did you mean {near[0]}?" if near else ""
+            note(f"{option}: no process that runs now handles {value!r}; it is paused all the same.{meant}")
 
 
 def run_resume(scope: Scope | None, groups: Sequence[str] | None, *, actor: str | None, as_json: bool) -> None:

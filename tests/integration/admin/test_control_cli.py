@@ -157,6 +157,30 @@ async def fill(database_url: str) -> None:
         await incarnation.renew(connection, process, lease_s=30, heartbeat=Heartbeat(running=runs))
 
 
+def test_a_type_or_handler_that_no_process_has_is_paused_with_a_word_about_it(
+    command: Command, migrated_database: str
+) -> None:
+    async def start() -> None:
+        async with await psycopg.AsyncConnection.connect(migrated_database, autocommit=True) as connection:
+            knows = {"orders.order.placed": {"bill": (1, 1)}}
+            await incarnation.begin(connection, GROUP, host="web-1", pid=7, lease_s=30, knows=knows)
+
+    def pause(*options: str) -> str:
+        code, output = command("pause", *options, "--yes")
+        assert code == DONE, output
+        return " ".join(output.split())
+
+    assert "runs now" not in pause("--type", "orders.order.palced")  # nobody runs, so nobody can tell
+    asyncio.run(start())
+    assert "handles 'orders.order.palced'; it is paused all the same. Did you mean orders.order.placed?" in pause(
+        "--type", "orders.order.palced"
+    )
+    assert "--handler: no process that runs now handles 'mail'; it is paused all the same." in pause(
+        "--handler", "mail"
+    )
+    assert "runs now" not in pause("--type", "orders.order.placed", "--handler", "bill")
+
+
 def test_all_that_there_is_of_a_tenant_is_shown_by_group_tier_and_type(
     command: Command, app: App, migrated_database: str
 ) -> None:
