@@ -296,6 +296,7 @@ async def test_what_a_handler_returns_is_kept_with_the_event(rig: Rig, ledger: L
     assert {category for (category,) in rig.rows("SELECT category FROM consumer.dead")} == {"permanent"}
 
 
+@pytest.mark.timeout(200)
 async def test_a_thousand_failing_events_get_exactly_the_set_number_of_attempts_in_every_mode(rig: Rig) -> None:
     """ag2ai/faststream#1488, Particular/NServiceBus.RabbitMQ#1259."""
     runs: Counter[str] = Counter()
