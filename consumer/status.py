@@ -150,7 +150,7 @@ def problems(status: Status) -> list[str]:
     due = sum(one.due for one in status.waiting) + sum(one.events for one in status.queued or ())
     alive = [one for one in status.incarnations if one.is_alive]
     if due and not alive:
-        found.append(f"{_count(due, 'event')} due, and no process of {status.group} is alive: start outbox-consumer")
+        found.append(f"{counted(due, 'event')} due, and no process of {status.group} is alive: start outbox-consumer")
     elif unserved := _unserved(status, alive):
         found.append(unserved)
     elif status.waiting and status.waiting[0].overdue_s > OVERDUE_S:
@@ -159,16 +159,16 @@ def problems(status: Status) -> list[str]:
     found += _breakers(alive)
     suspects = sum(count.rows for count in status.work if count.reason is Reason.SUSPECT)
     if suspects:
-        found.append(f"{_count(suspects, 'event')} being handled when the process died")
+        found.append(f"{counted(suspects, 'event')} being handled when the process died")
     if status.blocked.total:
         one_key = status.blocked.longest[0]
         found.append(
-            f"{_count(status.blocked.total, 'ordering key')} blocked; for longest, {one_key.key!r} of tenant"
+            f"{counted(status.blocked.total, 'ordering key')} blocked; for longest, {one_key.key!r} of tenant"
             f" {one_key.tenant!r}, waits for event {one_key.number} ({_blocker(one_key)})"
         )
     letters = sum(one.letters for one in status.dead)
     if letters:
-        found.append(f"{_count(letters, 'open dead letter')}: outbox dead list --group {status.group}")
+        found.append(f"{counted(letters, 'open dead letter')}: outbox dead list --group {status.group}")
     return found
 
 
@@ -183,7 +183,7 @@ def _unserved(status: Status, alive: Sequence[Incarnation]) -> str | None:
         return None
     named = ",".join(tier.label for tier in left)
     return (
-        f"{_count(sum(due[tier] for tier in left), 'event')} due, and no process of {status.group} serves their tier:"
+        f"{counted(sum(due[tier] for tier in left), 'event')} due, and no process of {status.group} serves their tier:"
         f" start outbox-consumer run --tiers {named}"
     )
 
@@ -193,7 +193,7 @@ def _breakers(alive: Sequence[Incarnation]) -> list[str]:
     open_in = Counter(breaker for one in alive if one.heartbeat for breaker in one.heartbeat.breakers)
     return [
         f"the breaker of handler {one.handler!r} for {one.type} is open in {processes} of"
-        f" {_count(len(alive), 'process')}{f', for tenant {one.tenant!r}' if one.tenant else ''}:"
+        f" {counted(len(alive), 'process')}{f', for tenant {one.tenant!r}' if one.tenant else ''}:"
         " most of its attempts fail; mend what it calls, and it comes back by itself"
         for one, processes in open_in.most_common(_BREAKERS_NAMED_MAX)
     ]
@@ -205,7 +205,8 @@ def _paused(pause: Pause, group: str) -> str:
     return f"{pause.scope} is paused {until}, by {pause.actor}{why}; see outbox resume --help (group {group})"
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """*number* of *noun*, in the plural if it is not one."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
 
 

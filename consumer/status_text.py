@@ -6,7 +6,7 @@ from datetime import datetime
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from consumer.status import Status, problems
+from consumer.status import Status, counted, problems
 from consumer.store.incarnation import Incarnation
 from outbox.shell.console import table
 from outbox.shell.logs import harmless
@@ -28,7 +28,9 @@ def render(status: Status) -> RenderableType:
 
 def _headline(status: Status) -> Iterable[RenderableType]:
     alive = sum(1 for one in status.incarnations if one.is_alive)
-    yield Text(f"group {status.group}: {status.lanes} lanes known, {alive} processes alive", style="bold")
+    yield Text(
+        f"group {status.group}: {counted(status.lanes, 'lane')} known, {counted(alive, 'process')} alive", style="bold"
+    )
     found = problems(status)
     if not found:
         yield Text("nothing is stuck", style="green")
