@@ -133,15 +133,15 @@ class Sender:
         if again:
             await self._send(again, is_again=True)
 
-    async def publish(self) -> None:
+    async def publish(self, *, rows_max: int) -> None:
         """Publish what turns, window and budgets allow now: one batch, with no lane's second turn in it.
 
-        Before that comes what was committed meanwhile.
+        Before more than *rows_max* rows comes what was committed meanwhile.
         """
         limits = self._limits
         batch: list[Sent] = []
         served: set[Stream] = set()
-        room = min(limits.window - self._backlog.unpersisted, limits.batch)
+        room = min(limits.window - self._backlog.unpersisted, limits.batch, rows_max)
         room_bytes = limits.batch_bytes
         while room > 0 and room_bytes > 0 and self._turns.first() not in served:
             stream = self._turns.take()

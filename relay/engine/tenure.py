@@ -87,6 +87,7 @@ class Tenure:
         self._found_at = -math.inf
         self._polled_at = -math.inf
         self._looked_at = -math.inf
+        self._published_then = 0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until *stop*, then hand over: wait for confirms, persist, and let the leases go.
@@ -124,7 +125,7 @@ class Tenure:
                 self._lease.reached_broker()
             if self._sender.may_publish and not self._lease.is_over:
                 await self._look(now)
-                await self._sender.publish()
+                await self._sender.publish(rows_max=self._rows_until_poll())
             await self._listen(stop)
         except BrokerUnavailable as error:
             await self._sender.lost(error, time.monotonic())
@@ -143,6 +144,7 @@ class Tenure:
         if not self._sender.has_room or now < self._poll_at():
             return
         self._polled_at = now
+        self._published_then = self._gauges.published
         look_as = Look(token=self.token, relays=self._lease.relays) if look else None
         polled = await self._reader.poll(look_as=look_as)
         self._gauges.polled_at = time.time()
@@ -195,6 +197,12 @@ class Tenure:
                 wait_s = min(wait_s, self._limits.busy_poll_s)
         if self._sender.is_open:
             async with self._alarm.nap():
+                if not self._sender.has_room:
+                    # Nothing goes out before the next persist. Among thousands of lanes confirms come in crumbs,
+                    # and a step for each would cost more than what they confirm.
+                    gather_s = min(wait_s, self._limits.busy_poll_s)
+                    await asyncio.sleep(gather_s)
+                    wait_s -= gather_s
                 await self._sender.hear(wait_s)
         elif wait_s:
             try:
@@ -288,10 +296,15 @@ class Tenure:
             return self._polled_at + self._limits.busy_poll_s
         if self._sender.has_work:
             # Between two batches of a backlog, since nobody else's next event may wait for more of it than one.
-            return self._polled_at + self._limits.busy_poll_s / 5
+            return self._polled_at + (self._limits.busy_poll_s / 5 if self._rows_until_poll() else 0.0)
         quiet_s = self._polled_at - self._found_at
         interval_s = poll_interval_s(quiet_s, busy_s=self._limits.busy_poll_s, idle_s=self._limits.idle_poll_s)
         return self._polled_at + interval_s
+
+    def _rows_until_poll(self) -> int:
+        """How many rows may go out before the log is looked at again: a batch, or small ones that make a chunk."""
+        published = self._gauges.published - self._published_then
+        return self._limits.batch if not published else max(0, self._limits.chunk - published)
 
     def _poll_due(self) -> float:
         can_poll = self._lease.owned and self._sender.may_publish and self._sender.has_room
