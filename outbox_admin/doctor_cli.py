@@ -65,10 +65,13 @@ def doctor(
     Use it before the first start, after an upgrade, and when something is odd and `status` does not say why. It ends
     with 0 if there is no problem, and with 78 if there is one; warnings do not count.
     """
-    logging.disable()  # what libraries log of a failed connection says less than our one line
     found = [] if app_name is None else [_loaded(app_name)]
     patient = _patient(group, processes or [Process.RELAY, Process.CONSUMER], management)
-    found += asyncio.run(_examined(patient, console(), is_quiet=as_json, first=found))
+    logging.disable()  # what libraries log of a failed connection says less than our one line
+    try:
+        found += asyncio.run(_examined(patient, console(), is_quiet=as_json, first=found))
+    finally:
+        logging.disable(logging.NOTSET)
     counts = Counter(finding.level for finding in found)
     if as_json:
         print_json({"findings": [asdict(one) for one in found], **{f"{level}s": counts[level] for level in Level}})
