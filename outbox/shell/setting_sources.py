@@ -5,6 +5,7 @@ empty value counts as not given.
 """
 
 import io
+import os
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -93,11 +94,13 @@ def collect(
         for kind, name, default, read in _FILES:
             named = next((str(source.values[name]) for source in sources if name in source.values), None)
             path = directory / (named or default)
+            # os.path, since pathlib's own raise where the directory may not be searched, as under sudo from one's home.
+            is_there = os.path.exists(path) and not os.path.isdir(path)
             source = Source(kind=kind, title=named or default, values={})
             wrong: list[str] = []
             try:
                 # A directory of that name is most often a virtual environment.
-                if named or (path.exists() and not path.is_dir()):
+                if named or is_there:
                     source, wrong = read(path, title=named or default)
             except _Unusable as error:
                 wrong = [f"{name}: {error}" if named else str(error)]

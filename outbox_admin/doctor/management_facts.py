@@ -14,6 +14,7 @@ from urllib.parse import quote
 from yarl import URL
 
 from outbox.errors import BrokerUnavailable, ConfigError
+from outbox.shell.secrets import shown_url
 from outbox_admin.doctor.facts import Management, Node, Policy
 
 _WITHIN_S: Final = 5.0
@@ -32,14 +33,16 @@ class Api:
 
     @classmethod
     def beside(cls, amqp: str, url: str | None) -> "Api":
-        """The API of the broker at *amqp*: at *url*, else on the usual port of its host."""
+        """The API of the broker at *amqp*: at *url*, else on the usual port of its host. A login in *url* counts."""
         broker = URL(amqp)
-        if url is not None and URL(url).scheme not in ("http", "https"):
-            raise ConfigError(f"--management: want http://host:port, got {url[:80]!r}")
+        at = URL(url) if url else URL.build(scheme="http", host=broker.host or "", port=_PORT)
+        if at.scheme not in ("http", "https"):
+            raise ConfigError(f"--management: want http://host:port, got {shown_url(url or '')[:80]!r}")
+        login = at if at.user else broker
         return cls(
-            url=URL(url) if url else URL.build(scheme="http", host=broker.host or "", port=_PORT),
-            user=broker.user or "guest",
-            password=broker.password or "guest",
+            url=at.with_user(None),  # it is shown
+            user=login.user or "guest",
+            password=login.password or "guest",
             vhost=broker.path.removeprefix("/") or "/",
         )
 

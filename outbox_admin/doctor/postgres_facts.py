@@ -68,13 +68,10 @@ async def chains(connection: Connection) -> list[Chain]:
     found = []
     for name in migrate.CHAINS:
         table = sql.Identifier(migrate.schema_of(name), "alembic_version")
-        (is_there,) = await _row(
-            connection, "SELECT coalesce(has_table_privilege(to_regclass(%s), 'SELECT'), false)", table.as_string()
-        )
-        current = (
-            await _row(connection, sql.SQL("SELECT max(version_num) FROM {}").format(table)) if is_there else [None]
-        )
-        found.append(Chain(name=name, current=current[0], newest=migrate.newest(name)))
+        current = None
+        if await _may_read(connection, table.as_string()):
+            (current,) = await _row(connection, sql.SQL("SELECT max(version_num) FROM {}").format(table))
+        found.append(Chain(name=name, current=current, newest=migrate.newest(name)))
     return found
 
 

@@ -23,7 +23,8 @@ def arguments(broker: Broker) -> list[Finding]:
         )
         for one in drifted[:_NAMED_MAX]
     ]
-    found += _more("queue arguments", len(drifted), "queues with other arguments")
+    remedy = "rabbitmqctl list_queues name type arguments has them all"
+    found += _more("queue arguments", len(drifted), "queues with other arguments", remedy)
     missing = [queue.name for queue in broker.queues if queue.messages is None]
     if missing:
         says = f"{len(missing)} queues are not there, as {missing[0]}; the relay makes them when it publishes"
@@ -41,7 +42,8 @@ def losing(broker: Broker, policies: Sequence[Policy]) -> list[Finding]:
             says = f"a policy sets {', '.join(keys)} on {queue.name}: messages are lost by it"
             remedy = "rabbitmqctl list_policies; then clear_policy, or narrow its pattern"
             found.append(problem("queue policies", says, remedy))
-    return found[:_NAMED_MAX] + _more("queue policies", len(found), "queues with such a policy")
+    remedy = "rabbitmqctl list_queues name policy operator_policy has them all"
+    return found[:_NAMED_MAX] + _more("queue policies", len(found), "queues with such a policy", remedy)
 
 
 def _set(queue: str, policies: Sequence[Policy]) -> set[str]:
@@ -77,6 +79,6 @@ def consumption(queues: Sequence[Queue]) -> list[Finding]:
     return [ok("lanes", f"each of {len(lanes)} lanes is consumed")]
 
 
-def _more(subject: str, found: int, what: str) -> list[Finding]:
+def _more(subject: str, found: int, what: str, remedy: str) -> list[Finding]:
     rest = found - _NAMED_MAX
-    return [problem(subject, f"{rest} more {what}", "outbox doctor --json has them all")] if rest > 0 else []
+    return [problem(subject, f"{rest} more {what}", remedy)] if rest > 0 else []

@@ -8,7 +8,7 @@ from typing import Final
 from aiormq.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed
 from pamqp import commands
 
-from consumer.rabbitmq.connection import Address, PlainConnection, close, connect, open_channel, within
+from consumer.rabbitmq.connection import Address, PlainConnection, close, close_channel, connect, open_channel, within
 from outbox.errors import BrokerUnavailable
 from outbox.naming import Lane
 from outbox.shell.secrets import masked
@@ -77,7 +77,7 @@ async def _queue(connection: PlainConnection, address: Address, wanted: Known) -
             raise
         drift = _drift(str(error.__cause__))
     else:
-        await channel.close()
+        await close_channel(channel)
     return Queue(
         name=wanted.name,
         group=wanted.group,

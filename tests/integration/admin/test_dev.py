@@ -1,15 +1,19 @@
 """``outbox dev`` as a developer starts and ends it."""
 
+import os
+import signal
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from outbox.shell.exits import CONFIGURATION, DONE
 from tests.support.processes import Processes
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])  # Ctrl-C, and a terminal that is closed
 async def test_a_database_runs_until_it_is_asked_to_end_and_a_file_says_where(
-    processes: Processes, tmp_path: Path
+    processes: Processes, tmp_path: Path, number: signal.Signals
 ) -> None:
     dev = processes.start("outbox", "dev", cwd=tmp_path)
     await dev.line("runs until Ctrl-C", deadline_s=90.0)
@@ -21,7 +25,7 @@ async def test_a_database_runs_until_it_is_asked_to_end_and_a_file_says_where(
     with psycopg.connect(url) as connection:
         assert connection.execute("select 1").fetchone() == (1,)
 
-    dev.interrupt()
+    os.kill(dev.pid, number)
     assert await dev.ended(deadline_s=30.0) == DONE
     assert not file.exists()
 

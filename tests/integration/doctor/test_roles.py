@@ -100,6 +100,15 @@ async def test_each_grant_that_is_taken_away_is_found_and_the_remedy_gives_it_ba
         assert await _missing(roles.urls[process], process) == []
 
 
+async def test_a_schema_that_is_closed_to_a_role_hides_no_other_chain(roles: Roles) -> None:
+    chain = "outbox.alembic_version"
+    roles.owner.execute(f'GRANT SELECT ON {chain} TO "{roles.names["shop_app"]}"'.encode())
+    async with postgres_facts.asking(roles.urls["app"], within_s=10) as connection:
+        found = {one.name: one.current for one in await postgres_facts.chains(connection)}
+    assert found["outbox"] is not None
+    assert found["consumer"] is found["broker"] is None
+
+
 async def test_app_relay_and_consumer_work_as_these_roles(
     roles: Roles, processes: Processes, tmp_path: Path, vhost: str
 ) -> None:

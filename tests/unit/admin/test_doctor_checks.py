@@ -2,9 +2,11 @@
 
 import pytest
 
+from outbox.errors import ConfigError
 from outbox_admin.doctor import broker, host_facts, queues, server, sessions, versions
 from outbox_admin.doctor.facts import Broker, Host, Management, Node, Package, Policy, Queue, Server, Session, Sessions
 from outbox_admin.doctor.finding import Finding, Level
+from outbox_admin.doctor.management_facts import Api
 
 _SERVER = {"address": "here", "version": "15.1", "role": "ann", "policies": 0, "is_superuser": False}
 
@@ -123,6 +125,23 @@ def test_the_policy_of_the_highest_priority_counts_and_operators_have_their_own(
 def test_file_handles_must_suffice_for_quorum_queues(used: int | None, most: int | None, level: str) -> None:
     node = Node(name="rabbit@a", handles=used, handles_max=most, has_memory_alarm=False, has_disk_alarm=False)
     assert levels(broker.judge(Management(url="", nodes=(node,), clock_s=0.0))) == [level]
+
+
+def test_a_login_in_the_address_of_the_http_api_counts_and_is_never_shown() -> None:
+    api = Api.beside("amqp://app:one@rabbit/shop", "https://watch:two@rabbit:15671")
+    assert (str(api.url), api.user, api.password) == ("https://rabbit:15671", "watch", "two")
+    api = Api.beside("amqp://app:one@rabbit/shop", None)
+    assert (str(api.url), api.user, api.password) == ("http://rabbit:15672", "app", "one")
+    with pytest.raises(ConfigError) as refused:
+        Api.beside("amqp://app:one@rabbit/shop", "amqp://watch:two@rabbit")
+    assert "two" not in str(refused.value)
+
+
+def test_of_many_queues_with_other_arguments_some_are_named_and_the_rest_counted() -> None:
+    drifted = [Queue(name=f"q{n}", group="a", is_lane=True, messages=0, drift="odd") for n in range(7)]
+    *named, rest = queues.arguments(Broker(address="", version="4.0.0", queues=tuple(drifted)))
+    assert (len(named), rest.says) == (5, "2 more queues with other arguments")
+    assert rest.remedy.startswith("rabbitmqctl ")
 
 
 @pytest.mark.parametrize("changes", [{"is_superuser": True}, {"bypasses_rls": True}])

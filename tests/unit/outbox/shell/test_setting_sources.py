@@ -126,6 +126,11 @@ def test_a_file_that_is_named_and_missing_is_refused_and_one_that_is_not_named_i
     )
 
 
+def test_a_working_directory_that_cannot_be_looked_into_has_no_files() -> None:
+    # The name is too long for any file system, which is refused to root too, as the home of another is not.
+    assert not collect({}, directory=Path("d" * 4_000)).problems
+
+
 def test_a_virtual_environment_named_as_the_file_is_not_read_and_a_byte_order_mark_is_no_part_of_a_name(
     reading: Read, tmp_path: Path
 ) -> None:
