@@ -7,6 +7,7 @@ import csv
 import sys
 from pathlib import Path
 
+from psycopg.errors import UniqueViolation
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -27,7 +28,9 @@ def import_customers(tenant: str, path: Path) -> tuple[int, int]:
                     session.flush()
                     outbox.emit(session, CustomerImported(customer_id=customer.id, email=customer.email))
                 new += 1
-            except IntegrityError:
+            except IntegrityError as error:
+                if not isinstance(error.orig, UniqueViolation):  # a row without a name, for one
+                    raise
                 known += 1
     return new, known
 

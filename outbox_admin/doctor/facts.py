@@ -112,7 +112,7 @@ class Policy:
 class Queue:
     """A queue that we know of. *messages* is None where it is not there.
 
-    *drift*: what the broker says where its arguments are not ours.
+    *drift*: what the broker says where its arguments are not ours. *refuses_when_full*: it drops nothing that it holds.
     """
 
     name: str
@@ -121,6 +121,7 @@ class Queue:
     messages: int | None
     consumers: int = 0
     drift: str = ""
+    refuses_when_full: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,10 @@ from typing import Final
 from outbox_admin.doctor.facts import Broker, Policy, Queue
 from outbox_admin.doctor.finding import Finding, ok, problem, warning
 
-#: What a policy must not do to a lane: each of them drops messages, or the queue with all in it.
-_LOSING: Final = ("expires", "message-ttl", "max-length", "max-length-bytes", "delivery-limit")
+#: What a policy must not do to a lane: each of them drops messages, or the queue with all in it; a limit on its length
+#: only where it does not refuse what is published instead.
+_LENGTHS: Final = {"max-length", "max-length-bytes"}
+_LOSING: Final = {"expires", "message-ttl", "delivery-limit"} | _LENGTHS
 _NAMED_MAX: Final = 5
 
 
@@ -37,7 +39,8 @@ def losing(broker: Broker, policies: Sequence[Policy]) -> list[Finding]:
     """Whether a policy loses messages of ours."""
     found = []
     for queue in broker.queues:
-        keys = sorted(set(_LOSING) & _set(queue.name, policies))
+        losing = _LOSING - _LENGTHS if queue.refuses_when_full else _LOSING
+        keys = sorted(losing & _set(queue.name, policies))
         if keys:
             says = f"a policy sets {', '.join(keys)} on {queue.name}: messages are lost by it"
             remedy = "rabbitmqctl list_policies; then clear_policy, or narrow its pattern"

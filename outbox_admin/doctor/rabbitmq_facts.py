@@ -28,6 +28,11 @@ class Known:
     is_lane: bool
     arguments: dict[str, str | int]
 
+    @property
+    def refuses_when_full(self) -> bool:
+        """Whether it drops nothing that it holds; no policy overrules an argument."""
+        return self.arguments.get("x-overflow") == "reject-publish"
+
 
 def known(groups: Sequence[str], lanes: Sequence[Lane], kind: QueueKind) -> list[Known]:
     """The queues of *groups* and *lanes*."""
@@ -66,7 +71,13 @@ async def _queue(connection: PlainConnection, address: Address, wanted: Known) -
     except BrokerUnavailable as error:
         if not isinstance(error.__cause__, ChannelNotFoundEntity):
             raise
-        return Queue(name=wanted.name, group=wanted.group, is_lane=wanted.is_lane, messages=None)
+        return Queue(
+            name=wanted.name,
+            group=wanted.group,
+            is_lane=wanted.is_lane,
+            messages=None,
+            refuses_when_full=wanted.refuses_when_full,
+        )
     assert isinstance(answer, commands.Queue.DeclareOk)  # noqa: S101 - the one answer there is
     drift = ""
     try:
@@ -85,6 +96,7 @@ async def _queue(connection: PlainConnection, address: Address, wanted: Known) -
         messages=answer.message_count or 0,
         consumers=answer.consumer_count or 0,
         drift=drift,
+        refuses_when_full=wanted.refuses_when_full and not drift,
     )
 
 

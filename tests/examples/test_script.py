@@ -39,10 +39,15 @@ async def test_a_file_is_taken_in_and_each_customer_greeted_once(crm: Stage, pla
     assert place.rows(greeted) == [("acme", 3, 3), ("globex", 3, 3)]
 
 
-def test_a_file_that_ends_in_the_middle_leaves_no_row_and_no_event(crm: Stage, place: Place, tmp_path: Path) -> None:
-    (tmp_path / "broken.csv").write_text('email,name\ndave@example.com,Dave\neve@example.com,"Eve')
+@pytest.mark.parametrize(
+    ("last", "says"), [('eve@example.com,"Eve', "unexpected end of data"), ("eve@example.com", "NotNullViolation")]
+)
+def test_a_file_that_ends_in_the_middle_leaves_no_row_and_no_event(
+    crm: Stage, place: Place, tmp_path: Path, last: str, says: str
+) -> None:
+    (tmp_path / "broken.csv").write_text(f"email,name\ndave@example.com,Dave\n{last}")
     (run,) = crm.blocks("Try")
-    with pytest.raises(AssertionError, match="unexpected end of data"):
+    with pytest.raises(AssertionError, match=says):
         crm.shell(run.replace(" acme customers.csv", f" broken {tmp_path}/broken.csv"))
     assert place.value("SELECT count(*) FROM customers WHERE tenant_id = 'broken'") == 0
     assert place.value("SELECT count(*) FROM outbox.event WHERE tenant = 'broken'") == 0

@@ -1,9 +1,15 @@
 """What the doctor makes of facts: each bound from both sides."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from outbox.errors import ConfigError
-from outbox_admin.doctor import broker, host_facts, queues, server, sessions, versions
+from outbox.event import Tier
+from outbox.naming import Lane
+from outbox.topology import QueueKind
+from outbox_admin.doctor import broker, host_facts, queues, rabbitmq_facts, server, sessions, versions
 from outbox_admin.doctor.facts import Broker, Host, Management, Node, Package, Policy, Queue, Server, Session, Sessions
 from outbox_admin.doctor.finding import Finding, Level
 from outbox_admin.doctor.management_facts import Api
@@ -116,6 +122,20 @@ def test_the_policy_of_the_highest_priority_counts_and_operators_have_their_own(
     assert not queues.losing(there, [lossy, harmless])
     assert not queues.losing(there, [policy("^other", 9, "expires"), policy("(?<odd", 9, "expires")])
     assert len(queues.losing(there, [harmless, policy(".*", 0, "max-length", is_operators=True)])) == 1
+
+
+def test_a_limit_on_its_length_loses_nothing_of_a_lane_that_refuses_what_is_published() -> None:
+    lane = Lane(group="a", tier=Tier.STANDARD, tenant="t")
+    compose = json.loads((Path(__file__).parents[3] / "compose/rabbitmq/policies.json").read_text())["policies"]
+    policies = [
+        Policy(pattern=one["pattern"], priority=one["priority"], definition=one["definition"], is_operators=False)
+        for one in compose
+    ]
+    kinds: list[tuple[QueueKind, int]] = [("quorum", 0), ("classic", 1)]
+    for kind, losing in kinds:
+        (known,) = (one for one in rabbitmq_facts.known(["a"], [lane], kind) if one.is_lane)
+        queue = Queue(name=known.name, group="a", is_lane=True, messages=0, refuses_when_full=known.refuses_when_full)
+        assert len(queues.losing(Broker(address="", version="4.0.0", queues=(queue,)), policies)) == losing
 
 
 @pytest.mark.parametrize(
