@@ -174,8 +174,10 @@ def problems(status: Status) -> list[str]:
 
 def _unserved(status: Status, alive: Sequence[Incarnation]) -> str | None:
     """What is due of tiers that no living process serves; None if there is none, or one did not say."""
-    said = [one.heartbeat.tiers if one.heartbeat else () for one in alive]
-    due = Counter({one.tier: one.due for one in status.waiting})
+    said = [process.heartbeat.tiers if process.heartbeat else () for process in alive]
+    due: Counter[Tier] = Counter()
+    for one in status.waiting:
+        due[one.tier] += one.due
     for lane in status.queued or ():
         due[lane.tier] += lane.events
     left = [tier for tier in sorted(due) if due[tier] and all(tiers and tier not in tiers for tiers in said)]

@@ -19,6 +19,7 @@ from outbox.errors import (
 )
 from outbox.shell.commands import DEBUG, DISTRIBUTION, suggestion
 from outbox.shell.extras import lacking
+from outbox.shell.secrets import masked
 
 DONE: Final = 0
 #: A fault of ours, as of any Python program.
@@ -109,7 +110,7 @@ def _fault(program: str, error: Exception) -> str:
 
     urls = dict(url.split(", ", 1) for url in metadata.metadata(DISTRIBUTION).get_all("Project-URL") or ())
     where = next((f" to {url}" for label, url in urls.items() if label.lower() in _TRACKERS), "")
-    said = sentence(f"{type(error).__name__}: {error}")
+    said = masked(sentence(f"{type(error).__name__}: {error}"))
     return f"{program}: a fault of ours: {said}; please report{where} what '{program} --debug ...' prints of it"
 
 

@@ -10,6 +10,7 @@ from consumer import status as consumer_status
 from outbox.errors import BrokerUnavailable, ConfigError, OutboxError
 from outbox.event import Tier
 from outbox.naming import Lane
+from outbox.shell.secrets import masked
 from outbox.shell.severed import Connection
 from outbox.topology import QueueKind
 from outbox_admin.doctor import fleet, host_facts, postgres_facts, privileges, schema, server, sessions, versions
@@ -78,7 +79,8 @@ async def _looked(subject: str, look: Look) -> list[Finding]:
     except OutboxError as error:
         return [problem(subject, str(error), "start it, or correct its address")]
     except Exception as error:  # noqa: BLE001 - what one check cannot tell must not hide what the others can
-        return [warning(subject, f"could not be looked at: {type(error).__name__}: {error}", "outbox --debug doctor")]
+        says = masked(f"could not be looked at: {type(error).__name__}: {error}")
+        return [warning(subject, says, "report this line, unless it says what to mend")]
 
 
 async def _host() -> list[Finding]:

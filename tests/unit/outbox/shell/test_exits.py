@@ -87,6 +87,19 @@ def test_a_fault_of_ours_is_one_sentence_that_says_how_to_report_it(capsys: pyte
     assert capsys.readouterr().err == says
 
 
+def test_a_fault_that_repeats_an_address_repeats_no_password(capsys: pytest.CaptureFixture[str]) -> None:
+    program = commands.root(help="A program.", epilog="")
+
+    @program.command()
+    def parse() -> None:
+        """Fail as a library may."""
+        raise ValueError("cannot parse postgresql://app:s3cret@db/app")
+
+    with pytest.raises(SystemExit):
+        exits.run_cli(commands.extended(program), arguments=["parse"], name="outbox")
+    assert "cannot parse postgresql://app:***@db/app" in capsys.readouterr().err
+
+
 def test_debug_keeps_its_traceback() -> None:
     program = commands.root(help="A program.", epilog="")
     program.command()(fail)
