@@ -1,11 +1,15 @@
 """The shop's own rows. Whose they are, the database writes itself: ``tenant_id`` is the transaction's tenant."""
 
-from sqlalchemy import FetchedValue, ForeignKeyConstraint, Identity, UniqueConstraint
+from typing import ClassVar
+
+from sqlalchemy import BigInteger, FetchedValue, ForeignKeyConstraint, Identity, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 
 class Base(DeclarativeBase):
-    """Of all tables here."""
+    """Of all tables here. Numbers are sent as bigint: as integer, which is the default, no total above 2^31 is."""
+
+    type_annotation_map: ClassVar = {int: BigInteger}
 
 
 class Order(Base):

@@ -128,6 +128,13 @@ async def test_a_commit_that_fails_is_answered_with_an_error_and_leaves_nothing(
     assert (await place_order(client, tenant="unlucky", key="k")).status_code == 201
 
 
+async def test_the_largest_order_that_may_be_placed_is_billed(client: httpx.AsyncClient, place: Place) -> None:
+    line = {"article": "yacht", "quantity": 1_000, "unit_cents": 10_000_000}
+    assert (await place_order(client, tenant="rich", key="k", order={**_ORDER, "lines": [line] * 100})).is_success
+    await place.until_value("SELECT sum(total_cents) FROM invoices WHERE tenant_id = 'rich'", 10**12)
+    assert (await client.get(f"/orders/{2**62}", headers={"X-Tenant-ID": "rich"})).status_code == 404
+
+
 def test_a_role_that_the_policies_do_not_bind_is_refused(shop: Stage, migrated_database: str) -> None:
     with pytest.raises(AssertionError, match="want a role that policies bind, got"):
         shop.shell("alembic upgrade head", OWNER_DATABASE_URL=migrated_database, DATABASE_URL=migrated_database)
