@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from consumer.store.dead_list import DeadGroup, Listed, Outcome
-from outbox.shell.console import table
+from outbox.shell.console import wide_table
 from outbox.shell.logs import harmless
 
 _TIME = "%Y-%m-%d %H:%M:%S"
@@ -15,12 +15,11 @@ _TYPES_SHOWN = 3
 def letters(found: Sequence[Listed]) -> Table:
     """One row each: whose, what and why, and how its replay went."""
     has_fate = any(letter.summary.resolution is not None for letter in found)
-    made = table(
+    made = wide_table(
         *("id", "dead at", "tenant", "tier", "type", "category", "attempts", "fingerprint", "owner"),
         *(("became",) if has_fate else ()),
         "why",
         right={"id", "attempts"},
-        unbroken={"id", "tier", "category", "fingerprint"},
     )
     for letter in found:
         one = letter.summary
@@ -39,10 +38,9 @@ def letters(found: Sequence[Listed]) -> Table:
 
 def groups(found: Sequence[DeadGroup]) -> Table:
     """One row for all that failed alike."""
-    made = table(
+    made = wide_table(
         *("fingerprint", "letters", "tenants", "since", "latest", "category", "types", "owner", "why"),
         right={"letters", "tenants"},
-        unbroken={"fingerprint", "category"},
     )
     for one in found:
         more = f" and {len(one.types) - _TYPES_SHOWN} more" if len(one.types) > _TYPES_SHOWN else ""

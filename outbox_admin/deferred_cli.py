@@ -15,7 +15,7 @@ from outbox.errors import ConfigError
 from outbox.schema import DEFAULT_GROUP
 from outbox.shell.commands import OUTPUT, SAFETY, WHICH, AsJson, command
 from outbox.shell.commands import group as group_of_commands
-from outbox.shell.console import console, print_json, table
+from outbox.shell.console import console, print_json, wide_table
 from outbox.shell.database import Connection, connect, store_errors
 from outbox.shell.logs import harmless
 from outbox_admin import audit
@@ -316,10 +316,9 @@ def _plain(one: DeferredSummary) -> dict[str, object]:
 
 
 def _table(events: Sequence[DeferredSummary]) -> Table:
-    found = table(
+    found = wide_table(
         *("id", "group", "state", "failed at", "tenant", "tier", "type", "category", "attempts", "next", "why"),
         right={"attempts"},
-        unbroken={"id", "state", "tier", "category"},
     )
     for one in events:
         found.add_row(

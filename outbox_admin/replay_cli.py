@@ -11,7 +11,7 @@ from rich.table import Table
 
 from outbox.shell.commands import AsJson, command, shown_examples
 from outbox.shell.commands import group as group_of_commands
-from outbox.shell.console import console, print_json, progress, table
+from outbox.shell.console import console, print_json, progress, wide_table
 from outbox.shell.database import connect, store_errors
 from outbox.shell.logs import harmless
 from outbox_admin.audit import named
@@ -157,10 +157,9 @@ def _plain(found: Preview, numbers: dict[str, int]) -> dict[str, object]:
 
 
 def _table(found: Sequence[Request]) -> Table:
-    made = table(
+    made = wide_table(
         *("replay", "group", "from", "to", "only", "published", "of", "failed", "held", "state", "problem"),
         right={"replay", "published", "of", "failed", "held"},
-        unbroken={"state"},
     )
     for one in found:
         made.add_row(

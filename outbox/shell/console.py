@@ -11,12 +11,16 @@ from typing import Final, Protocol
 from uuid import UUID
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import measure_renderables
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 # Wider than any row of ours: where no terminal sets a width, a row stays one line that can be searched, and whole.
 _WIDE: Final = 100_000
+#: Between two columns.
+_GAP: Final = 2
 
 
 class Tell(Protocol):
@@ -35,6 +39,26 @@ def console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=_WIDE)
 
 
+class _Wide(Table):
+    """A table that folds its last column alone; where the others do not fit, it has a line per column instead."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        sizes = [measure_renderables(console, options, [one.header, *one.cells]) for one in self.columns]
+        gaps = _GAP * (len(sizes) - 1)
+        if sum(size.maximum for size in sizes[:-1]) + sizes[-1].minimum + gaps <= options.max_width:
+            yield from super().__rich_console__(console, options)
+            return
+        for number, row in enumerate(zip(*(column.cells for column in self.columns), strict=True)):
+            record = Table.grid(padding=(0, _GAP))
+            record.add_column(style="table.header", no_wrap=True)
+            record.add_column(overflow="fold")
+            for column, cell in zip(self.columns, row, strict=True):
+                record.add_row(column.header, cell)
+            if number:
+                yield Text()
+            yield record
+
+
 def table(*names: str, title: str = "", right: Collection[str] = (), unbroken: Collection[str] = ()) -> Table:
     """A table with these columns; those *right* are aligned so, those *unbroken* keep to one line.
 
@@ -43,6 +67,17 @@ def table(*names: str, title: str = "", right: Collection[str] = (), unbroken: C
     made = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for name in names:
         made.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=name in unbroken)
+    return made
+
+
+def wide_table(*names: str, right: Collection[str] = ()) -> Table:
+    """A table of many columns, the last of which is text; those *right* are aligned so.
+
+    The last is folded where the terminal is narrow. Where that is not enough, each row is a line per column.
+    """
+    made = _Wide(box=None, pad_edge=False)
+    for name in names:
+        made.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=name != names[-1])
     return made
 
 
