@@ -168,7 +168,7 @@ def problems(status: Status) -> list[str]:
         )
     letters = sum(one.letters for one in status.dead)
     if letters:
-        found.append(f"{counted(letters, 'open dead letter')}: outbox dead list --group {status.group}")
+        found.append(f"{counted(letters, 'open dead letter')}: outbox dead groups --group {status.group}")
     return found
 
 

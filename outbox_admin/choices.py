@@ -57,11 +57,11 @@ def check_chosen(*given: object, everything: bool) -> None:
         raise typer.BadParameter("want ids, a filter or --all, got nothing")
 
 
-def check_found(wanted: Collection[Hashable], found: Collection[Hashable], *, what: str) -> None:
-    """Complain of the ids that were given and not *found*; *what* says what they should have named."""
+def check_found(wanted: Collection[Hashable], found: Collection[Hashable], *, what: str, do: str) -> None:
+    """Complain of the ids that were given and not *found*; *what* says what they should have named, *do* what next."""
     missing = set(wanted) - set(found)
     if missing:
-        raise ConfigError(f"want {what}, got no such: {', '.join(map(str, sorted(missing, key=str)))}")
+        raise ConfigError(f"want {what}, got no such: {', '.join(map(str, sorted(missing, key=str)))}; {do}")
 
 
 def check_group_known(group: str, known: Collection[str], *, otherwise: str) -> None:

@@ -86,7 +86,7 @@ def list_groups(
 
 @command(
     app,
-    examples=("outbox dead own 3f9a1c --owner payments-team", "outbox dead own 3f9a1c --nobody"),
+    examples=("outbox dead own 5d41402abc4b2a76 --owner payments-team", "outbox dead own 5d41402abc4b2a76 --nobody"),
 )
 def own(
     fingerprint: Annotated[str, typer.Argument(help="As `outbox dead groups` prints it.")],
@@ -138,7 +138,7 @@ def show(
     "replay",
     examples=(
         "outbox dead replay 4711",
-        "outbox dead replay --fingerprint 3f9a1c --limit 10",
+        "outbox dead replay --fingerprint 5d41402abc4b2a76 --limit 10",
         "outbox dead replay --all",
     ),
 )
@@ -185,7 +185,7 @@ def replay_letters(
 @command(
     app,
     "discard",
-    examples=("outbox dead discard --fingerprint 3f9a1c --dry-run", "outbox dead discard 4711 --yes"),
+    examples=("outbox dead discard --fingerprint 5d41402abc4b2a76 --dry-run", "outbox dead discard 4711 --yes"),
 )
 @chooses
 def discard_letters(

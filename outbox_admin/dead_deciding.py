@@ -80,7 +80,8 @@ def _tell(tally: Tally, done: str) -> None:
 
 
 def _check_found(letters: DeadFilter, found: Sequence[int] | set[int]) -> None:
-    check_found(letters.ids or (), found, what=f"open dead letters of group {letters.group}")
+    what = f"open dead letters of group {letters.group}"
+    check_found(letters.ids or (), found, what=what, do="'outbox dead show ID' tells what became of one")
 
 
 async def check_known(connection: Connection, group: str) -> None:

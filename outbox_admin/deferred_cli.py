@@ -252,7 +252,8 @@ def _tell(done: str, wanted: DeferredFilter, resolved: Resolved, *, as_json: boo
 def _miss(wanted: DeferredFilter, found: Collection[UUID]) -> None:
     """Complain of the ids that were given and not *found*."""
     states = " or ".join(state.value for state in wanted.states)
-    check_found(wanted.ids or (), found, what=f"deferred events ({states}) that are not published yet")
+    what = f"deferred events ({states}) that are not published yet"
+    check_found(wanted.ids or (), found, what=what, do="'outbox deferred list' shows what there is")
 
 
 async def _list(wanted: DeferredFilter, limit: int) -> list[DeferredSummary]:

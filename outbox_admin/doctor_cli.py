@@ -18,6 +18,7 @@ from rich.text import Text
 from consumer.settings import PREFIX as CONSUMER_PREFIX
 from consumer.settings import ConsumerSettings
 from consumer.settings import StatusSettings as ConsumerPlaces
+from outbox.errors import OutboxError
 from outbox.shell.commands import AsJson, command
 from outbox.shell.console import console, print_json, progress
 from outbox.shell.exits import CONFIGURATION, DONE
@@ -26,7 +27,7 @@ from outbox.shell.setting_sources import collect
 from outbox.shell.settings import load, read
 from outbox_admin.choices import Group
 from outbox_admin.doctor.examination import Patient, examine
-from outbox_admin.doctor.finding import Finding, Level, ok
+from outbox_admin.doctor.finding import Finding, Level, ok, problem
 from outbox_admin.doctor.needs import Process
 from outbox_admin.settings import settings
 from relay.settings import PREFIX as RELAY_PREFIX
@@ -140,5 +141,12 @@ def _url_of(process: Process) -> str:
 def _loaded(app_name: str) -> Finding:
     from consumer.app import load_consumer
 
-    consumer = load_consumer(app_name, directory=os.getcwd())
+    try:
+        consumer = load_consumer(app_name, directory=os.getcwd())
+    except OutboxError as error:
+        return problem(
+            "app",
+            str(error).removeprefix("app: "),
+            "run it where the app can be imported, and name it as module:attribute",
+        )
     return ok("app", f"{app_name} handles {len(consumer.registry.types)} event types for group {consumer.group}")

@@ -14,7 +14,9 @@ def ask(question: str) -> None:
     *question* says what would be destroyed, in numbers. It is asked on standard error: a result may be piped.
     """
     if not sys.stdin.isatty():
-        raise typer.BadParameter(f"{question} want --yes where nobody can be asked, got neither --yes nor a terminal")
+        raise typer.BadParameter(
+            f"want --yes where nobody can be asked, got neither --yes nor a terminal; it would ask: {question}"
+        )
     if not typer.confirm(question, err=True):
         note("nothing was changed")
         raise typer.Exit(INTERRUPTED)

@@ -7,6 +7,7 @@ that takes the signals away from us.
 import asyncio
 import contextlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -62,7 +63,11 @@ class HealthServer:
         try:
             self._server = await asyncio.start_server(self._serve, self._host, self.port, limit=_MAX_HEAD_BYTES)
         except OSError as error:
-            raise ConfigError(f"the health port {self._host}:{self.port} cannot be opened: {error.strerror}") from error
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+            raise ConfigError(
+                f"the health port {self._host}:{self.port} cannot be opened: {why};"
+                " 'outbox config explain health_port' tells how to set another"
+            ) from error
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

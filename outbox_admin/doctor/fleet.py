@@ -44,7 +44,9 @@ def groups(added: Sequence[str], statuses: Sequence[ConsumerStatus]) -> list[Fin
         if letters:
             found.append(
                 warning(
-                    "dead letters", f"{status.group}: {letters:,} are open", f"outbox dead groups -g {status.group}"
+                    "dead letters",
+                    f"{status.group}: {letters:,} are open",
+                    f"outbox dead groups --group {status.group}",
                 )
             )
     return found or [ok("groups", f"{', '.join(added) or 'none'}: consumed, nothing is stuck, no dead letters")]

@@ -17,7 +17,7 @@ from outbox_admin.doctor.needs import Needs
 _NAME: Final = "outbox doctor"
 _CONNECT_S: Final = 5.0
 #: What a relay takes; docs/how-to/sizing.md says when it takes more.
-_PER_RELAY: Final = 4
+_PER_RELAY: Final = 5
 #: What a consumer takes beside one for each slot.
 _PER_CONSUMER: Final = 4
 

@@ -159,7 +159,8 @@ def test_unknown_ids_are_named_before_and_instead_of_anything_done(command: Comm
     for arguments in (["replay", "7", "8", "--dry-run"], ["discard", "7", "8", "--yes"], ["replay", "7", "8"]):
         code, output = command("dead", *arguments)
         assert code == CONFIGURATION
-        assert output.endswith("want open dead letters of group default, got no such: 7, 8\n")
+        wanted = "want open dead letters of group default, got no such: 7, 8"
+        assert output.endswith(f"{wanted}; 'outbox dead show ID' tells what became of one\n")
     assert (command("dead", "list"))[1] == "no open dead letters in group default\n"
     assert command("dead", "replay", "--all") == (DONE, "replayed 0, refused 0\n")
 

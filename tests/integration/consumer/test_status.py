@@ -120,7 +120,7 @@ async def test_a_blocked_key_is_told_with_what_it_waits_for(connection: Connecti
     await gate.park(connection, GROUP, successor, wire.encode(successor), horizon=HORIZON)
     blocked, letters = status.problems(await status.read(connection, GROUP))
     assert f"'order-1' of tenant 'acme', waits for event 1 (dead letter {dead_id}: replay or discard it)" in blocked
-    assert letters == "1 open dead letter: outbox dead list --group billing"
+    assert letters == "1 open dead letter: outbox dead groups --group billing"
 
 
 async def test_suspects_and_rows_in_hand_are_told(connection: Connection) -> None:

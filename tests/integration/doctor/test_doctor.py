@@ -254,3 +254,20 @@ def test_the_command_prints_a_line_per_check_and_ends_with_78_on_a_problem(
         assert ended.value.code == code
         assert (told["problems"] > 0) is (code != DONE)
         assert {finding["level"] for finding in told["findings"]} <= {"ok", "warning", "problem"}
+
+
+def test_an_app_that_does_not_load_and_a_database_without_tables_hide_no_other_check(
+    database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OUTBOX_BROKER", "postgres")
+    monkeypatch.setenv("DATABASE_URL", database)
+    with pytest.raises(SystemExit) as ended:
+        run_cli(app, arguments=["doctor", "nowhere:consumer", "--json"], name="outbox")
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert ended.value.code == CONFIGURATION
+    assert [one["says"] for one in findings if one["subject"] == "app"] == [
+        "want the module nowhere, got no module named nowhere"
+    ]
+    assert [one["level"] for one in findings if one["subject"] == "schema"] == ["problem"] * 3
+    assert "privileges" not in {one["subject"] for one in findings}  # of nothing, all are there

@@ -89,7 +89,10 @@ async def test_a_client_that_says_nothing_does_not_keep_the_server_from_closing(
 
 
 async def test_a_port_that_is_taken_is_one_clear_sentence(server: HealthServer) -> None:
-    with pytest.raises(ConfigError, match=f"127.0.0.1:{server.port} cannot be opened"):
+    with pytest.raises(
+        ConfigError,
+        match=f"127.0.0.1:{server.port} cannot be opened: Address already in use; 'outbox config explain health_port'",
+    ):
         async with HealthServer(port=server.port, probes={}):
             pass
 
