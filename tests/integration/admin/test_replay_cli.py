@@ -87,7 +87,7 @@ def test_a_replay_says_what_it_will_be_and_is_written_down(command: Command, app
     assert (first["tenant"], first["events"], first["ended_at"]) == ("globex", 2, None)
     assert (second["id"], second["events"], second["published"], second["requested_by"]) == (number, 1502, 0, "ops")
     code, output = command("replay", "cancel", str(number))  # nobody can be asked here
-    assert (code, output.startswith("outbox: Invalid value: Call off replay")) == (USAGE, True)
+    assert (code, "it would ask: Call off replay" in output) == (USAGE, True)
     assert "with 1,502 of 1,502 events left? want --yes" in output
     assert command("replay", "cancel", str(number), "--yes") == (DONE, f"replay {number} is called off\n")
     code, output = command("replay", "cancel", str(number))
