@@ -196,13 +196,14 @@ class Tenure:
                 # What ends beside wakes nobody.
                 wait_s = min(wait_s, self._limits.busy_poll_s)
         if self._sender.is_open:
+            if not self._sender.has_room:
+                # Nothing goes out before the next persist. Among thousands of lanes confirms come in crumbs, and a
+                # step for each would cost more than what they confirm. No alarm cuts this short: it would leave the
+                # confirms where they are, and so would the next one.
+                gather_s = min(wait_s, self._limits.busy_poll_s)
+                await asyncio.sleep(gather_s)
+                wait_s -= gather_s
             async with self._alarm.nap():
-                if not self._sender.has_room:
-                    # Nothing goes out before the next persist. Among thousands of lanes confirms come in crumbs,
-                    # and a step for each would cost more than what they confirm.
-                    gather_s = min(wait_s, self._limits.busy_poll_s)
-                    await asyncio.sleep(gather_s)
-                    wait_s -= gather_s
                 await self._sender.hear(wait_s)
         elif wait_s:
             try:

@@ -1,11 +1,14 @@
 """A relay that listens reads the log at once when told of a commit; polling stays the truth."""
 
+import asyncio
 from dataclasses import replace
 
+import psycopg
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from outbox import Outbox
+from outbox.event import Tier
 from outbox.inprocess import InProcessBroker
 from outbox.schema import WAKE_CHANNEL
 from tests.integration.relay.running import QUICK, App, arrived, emit, running
@@ -42,6 +45,35 @@ async def test_an_app_that_wakes_has_its_event_published_at_once(url: str, broke
             event = outbox.emit(session, "shop.order.placed", {"order_id": 1}, tenant="acme")
         await arrived(broker, [event.id])
     engine.dispose()
+
+
+async def test_wakes_without_end_keep_no_relay_with_a_full_window_from_its_confirms(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    async def wake() -> None:
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+            while True:
+                await connection.execute(f"notify {WAKE_CHANNEL}")
+
+    # It takes in confirms together for as long as it would wait for a commit: longer than from one wake to the next.
+    limits = replace(QUICK, window=50, busy_poll_s=0.2, persist_s=5.0, lease_s=60.0, confirm_s=1.0)
+    async with running(url, broker, limits=limits, is_listening=True) as relay:
+        await relay.sees(lambda gauges: gauges.is_listening, what="it to listen")
+        tenants = [f"tenant-{number}" for number in range(10)]
+        proven = {tenant: emit(app, tenant, tier=Tier.INTERACTIVE) for tenant in tenants}
+        app.commit()
+        await relay.sees(lambda gauges: gauges.confirmed == len(proven), what="each lane to be known")
+        waking = asyncio.create_task(wake())
+        try:
+            await relay.sees(lambda gauges: gauges.wakes > 0, what="a wake")
+            for tenant in tenants:
+                emit(app, tenant, tier=Tier.INTERACTIVE, count=10)
+            app.commit()
+            await relay.sees(lambda gauges: gauges.confirmed >= 11 * len(tenants), what="all confirmed")
+        finally:
+            waking.cancel()
+            await asyncio.gather(waking, return_exceptions=True)
+        assert (relay.gauges.broker_losses, relay.gauges.resent) == (0, 0)
 
 
 async def test_a_relay_whose_listening_connection_is_lost_listens_again_and_publishes_meanwhile(
