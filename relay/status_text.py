@@ -28,7 +28,7 @@ def render(status: Status) -> RenderableType:
 
 def _headline(status: Status) -> Iterable[RenderableType]:
     buckets = sum(relay.buckets for relay in status.relays)
-    yield Text(f"{len(status.relays)} relays hold {buckets} buckets; {status.free_buckets} are free", style="bold")
+    yield Text(f"relays: {len(status.relays)}, buckets held: {buckets}, free: {status.free_buckets}", style="bold")
     found = problems(status)
     if not found:
         yield Text("nothing is stuck", style="green")

@@ -99,9 +99,10 @@ def _usage(program: str, error: TyperException) -> str:
     if not message or "\n" in message.strip():
         return message
     path = getattr(getattr(error, "ctx", None), "command_path", program)
-    said = sentence(message.replace("Value error, ", "").partition(" (Possible options: ")[0]).rstrip(".") + suggestion(
-        error
+    message = (
+        message.replace("Value error, ", "").replace("Input should be ", "want ").partition(" (Possible options: ")[0]
     )
+    said = sentence(message).rstrip(".") + suggestion(error)
     return f"{program}: {said}{'' if said.endswith('?') else '.'} Try '{path} --help'."
 
 

@@ -20,7 +20,7 @@ def relays(status: RelayStatus) -> list[Finding]:
     used = [slot for slot in status.slots if slot.size_bytes]
     if not any(slot.overdue for slot in status.slots):
         size_mb = sum(slot.size_bytes for slot in status.slots) / 1e6
-        found.append(ok("retention", f"{len(used)} slots of the log hold events, {size_mb:.1f} MB, none overdue"))
+        found.append(ok("retention", f"events are in {len(used)} of the log's slots, {size_mb:.1f} MB, none overdue"))
     deferred = sum(row.events for group in status.groups for row in group.deferred)
     if deferred:
         found.append(warning("deferred", f"{deferred:,} events could not be published yet", "outbox deferred list"))
@@ -45,7 +45,7 @@ def groups(added: Sequence[str], statuses: Sequence[ConsumerStatus]) -> list[Fin
             found.append(
                 warning(
                     "dead letters",
-                    f"{status.group}: {letters:,} are open",
+                    f"{status.group}: {consumer_status.counted(letters, 'open dead letter')}",
                     f"outbox dead groups --group {status.group}",
                 )
             )

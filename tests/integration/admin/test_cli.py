@@ -114,7 +114,7 @@ def test_migrate_says_in_one_sentence_what_its_user_may_not_do(bare_command: Com
         (["group", "add", "default"], {}, CONFIGURATION, "want a new name, got one that reads the log already"),
         (["dead", "list", "--group", "billling"], {}, CONFIGURATION, "group: want one of default, got 'billling'"),
         (["dead", "list", "--category", "odd"], {}, USAGE, "'odd' is not one of 'oversized'"),
-        (["dead", "show", "seven"], {}, USAGE, "should be a valid integer"),
+        (["dead", "show", "seven"], {}, USAGE, "want a valid integer"),
         (["dead", "show", "7"], {}, CONFIGURATION, "want the number of a dead letter, got 7, which is none"),
         (["dead", "replay"], {}, USAGE, "want ids, a filter or --all, got nothing"),
         (

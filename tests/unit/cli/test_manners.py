@@ -131,6 +131,11 @@ def test_the_overview_says_what_the_command_says_itself() -> None:
             "Invalid value for '--broker': 'rabitmq' is not one of 'rabbitmq', 'postgres'."
             " Try 'outbox-consumer run --help'.",
         ),
+        (
+            "outbox dead show first",
+            "Invalid value for 'ID': want a valid integer, unable to parse string as an integer."
+            " Try 'outbox dead show --help'.",
+        ),
     ],
 )
 def test_a_slip_is_one_sentence_that_says_what_was_meant(
