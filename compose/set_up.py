@@ -34,8 +34,11 @@ def set_policies(api: str, broker_url: str) -> None:
     headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{api}/api/definitions", POLICIES.read_bytes(), headers, method="POST")
     # No proxy: the address is one of this network.
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30):
-        return
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30):
+            return
+    except OSError as error:  # a refusal by HTTP too
+        sys.exit(f"set_up: want the policies taken by {api}, got {error}; its user needs the tag administrator")
 
 
 def main(groups: list[str]) -> None:

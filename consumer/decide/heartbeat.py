@@ -67,7 +67,7 @@ class Heartbeat:
 
     @classmethod
     def from_json(cls, content: Mapping[str, object]) -> Self:
-        """What ``to_json`` of this code or of newer code wrote: what is not known here is left out."""
+        """What ``to_json`` of this code or of older or newer code wrote: a field not known here is left out."""
         known: dict[str, Any] = {name: content[name] for name in cls.__slots__ if name in content}
         running, tiers, breakers = (known.pop(name, []) for name in ("running", "tiers", "breakers"))
         return cls(

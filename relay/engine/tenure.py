@@ -87,7 +87,7 @@ class Tenure:
         self._found_at = -math.inf
         self._polled_at = -math.inf
         self._looked_at = -math.inf
-        self._published_then = 0
+        self._published_then = gauges.published
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until *stop*, then hand over: wait for confirms, persist, and let the leases go.
