@@ -229,7 +229,7 @@ async def test_a_replay_that_is_killed_in_the_middle_loses_and_doubles_nothing_w
     settings = {"DATABASE_URL": migrated_database}
     for end in (ConsoleProcess.kill, ConsoleProcess.interrupt):
         before = letters.count("consumer.work")
-        process = processes.start("outbox", "dead", "replay", "--all", "--per-s", "20", settings=settings)
+        process = processes.start("outbox", "dead", "replay", "--all", "--per-s", "5", settings=settings)
 
         def has_begun(before: int = before) -> bool:
             return letters.count("consumer.work") > before
