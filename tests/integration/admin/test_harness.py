@@ -1,5 +1,6 @@
 """The testing kit, used as an app would: by its fixtures, with real handlers and a real database."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
@@ -11,7 +12,9 @@ from sqlalchemy.orm import Session
 
 from consumer import Consumer, Context, Policy, RetryLater
 from outbox import EventModel, Outbox
+from outbox.event import Event
 from outbox_admin.harness import Crash, Harness
+from tests.support.wait import until
 
 outbox = Outbox(source="/svc/shop")
 
@@ -109,6 +112,27 @@ def test_what_is_due_later_is_due_now_where_a_test_says_so(
     assert bills(shop) == [("flaky", 2)]
     assert harness.drain(ahead=timedelta(hours=2)) == {"done": 2}
     assert bills(shop) == [("flaky", 2), ("later", 1)]
+
+
+def test_what_a_handler_emits_just_after_a_look_at_the_log_is_drained_too(
+    outbox_harness: Callable[[Consumer], Harness], consumer: Consumer, shop: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = outbox_harness(consumer)
+    assert harness.deliver(Placed(order="flaky"), tenant="acme") == {"retry": 1}
+
+    def is_handled() -> bool:
+        with shop.connect() as connection:
+            rest = "SELECT FROM consumer.work WHERE owner IS NOT NULL OR due_at <= clock_timestamp()"
+            return connection.execute(text(rest)).first() is None
+
+    def looked(event: type[EventModel] | str | None = None) -> list[Event]:
+        found = emitted(event)
+        asyncio.run(until(is_handled, what="the retry, in the time after the look"))
+        return found
+
+    emitted = harness.emitted
+    monkeypatch.setattr(harness, "emitted", looked)
+    assert harness.drain(ahead=timedelta(minutes=5)) == {"done": 2}
 
 
 def test_what_fails_for_good_is_a_dead_letter_after_the_attempts_that_its_policy_allows(
