@@ -86,8 +86,4 @@ _HOMES: Final = {
     "SqlState": "consumer.decide.rules",
     "Throttled": "consumer.outcome",
 }
-__getattr__ = lazily(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(__name__, _HOMES)

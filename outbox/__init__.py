@@ -72,8 +72,4 @@ _HOMES: Final = {
     "tenant_scope": "outbox.tenancy",
     "trail_scope": "outbox.trail",
 }
-__getattr__ = lazily(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 
 
-def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """Return a ``__getattr__`` for *package* that takes each name of *homes* from the module that it is in."""
+def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` for *package*: where each name of *homes* comes from its module."""
 
     def get(name: str) -> object:
         if name not in homes:
@@ -15,4 +15,7 @@ def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
         setattr(sys.modules[package], name, found)
         return found
 
-    return get
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return get, names
