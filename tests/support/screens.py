@@ -12,6 +12,8 @@ from pathlib import Path
 
 _KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH")
 _WITHIN_S = 60.0
+_INTERRUPT = "\x03"
+_PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,8 @@ def on_terminal(
     """Run *command* on a terminal of 80 columns.
 
     Args:
-        types: what a person types once the screen shows the key; each once.
+        types: what a person types once the screen shows the key; each once, but Ctrl-C again whenever nothing came of
+            it, for Python's `input` sleeps on if it was pressed just before it began to read.
         out_is_piped: standard output is a pipe, and the terminal has only standard error.
     """
     ours, its = pty.openpty()
@@ -74,7 +77,8 @@ def on_terminal(
         )
     finally:
         os.close(its)
-    waiting, screen, until = dict(types or {}), "", time.monotonic() + _WITHIN_S
+    waiting, typed, typed_at, screen = dict(types or {}), "", 0.0, ""
+    until = time.monotonic() + _WITHIN_S
     try:
         while time.monotonic() < until:
             if select.select([ours], [], [], 0.1)[0]:
@@ -84,9 +88,13 @@ def on_terminal(
                     break
                 screen += read.decode(errors="replace")
                 for shown in [shown for shown in waiting if shown in screen]:
-                    os.write(ours, waiting.pop(shown).encode())
+                    typed, typed_at = waiting.pop(shown), time.monotonic()
+                    os.write(ours, typed.encode())
             elif process.poll() is not None:
                 break
+            elif typed == _INTERRUPT and time.monotonic() - typed_at > _PATIENCE_S:
+                typed_at = time.monotonic()
+                os.write(ours, typed.encode())
         out = process.stdout.read().decode() if process.stdout else ""
         return Ended(code=process.wait(timeout=_WITHIN_S), out=out, screen=screen)
     finally:
