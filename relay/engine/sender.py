@@ -73,6 +73,7 @@ class Sender:
         self._losses = 0
         self._open_at = 0.0
         self._judge_at = 0.0
+        self._sent = 0
 
     @property
     def is_open(self) -> bool:
@@ -83,6 +84,11 @@ class Sender:
     def may_publish(self) -> bool:
         """Whether the broker takes messages now."""
         return self._is_open and not self._is_blocked
+
+    @property
+    def sent(self) -> int:
+        """How many messages it has handed to the broker, those sent again included."""
+        return self._sent
 
     @property
     def has_room(self) -> bool:
@@ -304,6 +310,7 @@ class Sender:
         self._flight.launch(sents, time.monotonic())
         apart = self._outcomes.try_first(sents)
         sents = [sent for sent in sents if not sent.is_nacked]
+        self._sent += len(sents)
         self._gauges.published += len(sents)
         self._gauges.resent += len(sents) if is_again else 0
         for start in range(0, len(sents), self._limits.batch):

@@ -87,7 +87,7 @@ class Tenure:
         self._found_at = -math.inf
         self._polled_at = -math.inf
         self._looked_at = -math.inf
-        self._published_then = gauges.published
+        self._sent_at_poll = 0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until *stop*, then hand over: wait for confirms, persist, and let the leases go.
@@ -144,7 +144,7 @@ class Tenure:
         if not self._sender.has_room or now < self._poll_at():
             return
         self._polled_at = now
-        self._published_then = self._gauges.published
+        self._sent_at_poll = self._sender.sent
         look_as = Look(token=self.token, relays=self._lease.relays) if look else None
         polled = await self._reader.poll(look_as=look_as)
         self._gauges.polled_at = time.time()
@@ -304,8 +304,8 @@ class Tenure:
 
     def _rows_until_poll(self) -> int:
         """How many rows may go out before the log is looked at again: a batch, or small ones that make a chunk."""
-        published = self._gauges.published - self._published_then
-        return self._limits.batch if not published else max(0, self._limits.chunk - published)
+        sent = self._sender.sent - self._sent_at_poll
+        return self._limits.batch if not sent else max(0, self._limits.chunk - sent)
 
     def _poll_due(self) -> float:
         can_poll = self._lease.owned and self._sender.may_publish and self._sender.has_room
