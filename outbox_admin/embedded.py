@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Literal, Self
 from urllib.parse import quote
 
-from outbox.errors import StoreUnavailable
+from outbox.errors import StoreUnavailable, TransientError
 from outbox_admin.leash import Account, Leashed
 
 _POLL_S = 0.02
@@ -160,6 +160,12 @@ class PostgresNode:
             remove_at_death=self.directory,
         )
         self._await_ready(self._server, within_s)
+
+    def check(self) -> None:
+        """Raise TransientError if the server has ended by itself; the message has its last words."""
+        if self._server is not None and not self._server.is_running():
+            ended = f"exit code {self._server.exit_code}: {self._server.tail(1)}"
+            raise TransientError(f"want PostgreSQL {self.version} to run, got {ended}")
 
     def stop(self, *, mode: Literal["fast", "immediate"] = "fast", within_s: float = 30.0) -> None:
         """Shut down: ``fast`` ends sessions and writes a checkpoint, ``immediate`` leaves a recovery to do."""

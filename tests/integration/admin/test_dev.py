@@ -1,13 +1,15 @@
 """``outbox dev`` as a developer starts and ends it."""
 
 import os
+import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
-from outbox.shell.exits import CONFIGURATION, DONE
+from outbox.shell.exits import CONFIGURATION, DONE, TRY_AGAIN
 from tests.support.processes import Processes
 
 
@@ -19,10 +21,9 @@ async def test_a_database_runs_until_it_is_asked_to_end_and_a_file_says_where(
     await dev.line("runs until Ctrl-C", deadline_s=90.0)
     file = tmp_path / "dev.env"
     assert file.stat().st_mode & 0o777 == 0o600
-    told = dict(line.removeprefix("export ").split("=", 1) for line in file.read_text().splitlines())
+    told = _told(tmp_path)
     assert told["OUTBOX_BROKER"] == "postgres"
-    url = told["DATABASE_URL"].replace("+psycopg", "")
-    with psycopg.connect(url) as connection:
+    with _connect(told) as connection:
         assert connection.execute("select 1").fetchone() == (1,)
 
     os.kill(dev.pid, number)
@@ -37,3 +38,25 @@ async def test_a_second_one_in_a_directory_leaves_the_firsts_file_alone(processe
     assert await dev.ended(deadline_s=30.0) == CONFIGURATION
     assert dev.output.startswith("outbox: dev.env: want no such file here, got one")
     assert file.read_text() == "export DATABASE_URL=mine\n"
+
+
+async def test_it_says_so_and_ends_when_its_server_has_died(processes: Processes, tmp_path: Path) -> None:
+    dev = processes.start("outbox", "dev", cwd=tmp_path)
+    await dev.line("runs until Ctrl-C", deadline_s=90.0)
+    with _connect(_told(tmp_path)) as connection:
+        (lines,) = connection.execute("select pg_read_file('postmaster.pid')").fetchone() or ("",)
+    os.kill(int(lines.splitlines()[0]), signal.SIGKILL)
+
+    assert await dev.ended(deadline_s=30.0) == TRY_AGAIN
+    assert re.search(r"^outbox: want PostgreSQL \S+ to run, got exit code -9: .+$", dev.output, re.MULTILINE)
+    assert not (tmp_path / "dev.env").exists()
+
+
+def _told(directory: Path) -> dict[str, str]:
+    """What the file says."""
+    exports = (directory / "dev.env").read_text().splitlines()
+    return dict(line.removeprefix("export ").split("=", 1) for line in exports)
+
+
+def _connect(told: dict[str, str]) -> psycopg.Connection[tuple[Any, ...]]:
+    return psycopg.connect(told["DATABASE_URL"].replace("+psycopg", ""))
