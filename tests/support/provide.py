@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from tests.support import containers
-from tests.support.rabbit import find_programs
+from tests.support.rabbit import PROGRAMS_VARIABLE, find_programs
 from tests.support.services import RABBIT_VARIABLES
 
 _POLICY = Path("/usr/sbin/policy-rc.d")
@@ -20,7 +20,7 @@ _REFUSE_STARTS = "#!/bin/sh\nexit 101\n"
 
 def main() -> int:
     """Install RabbitMQ if it is needed and can be; 0 in any case, since the tests report what is missing."""
-    if any(os.environ.get(name) for name in RABBIT_VARIABLES) or find_programs() is not None:
+    if any(os.environ.get(name) for name in (*RABBIT_VARIABLES, PROGRAMS_VARIABLE)) or find_programs() is not None:
         return 0
     apt = shutil.which("apt-get")
     if os.geteuid() != 0 or apt is None or containers.engine_answers():

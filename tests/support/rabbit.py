@@ -1,4 +1,4 @@
-"""A private RabbitMQ node from the machine's own package: its own ports, directories and port mapper."""
+"""A private RabbitMQ node from local programs: its own ports, directories and port mapper."""
 
 import atexit
 import os
@@ -16,6 +16,7 @@ from outbox_admin.embedded import free_port
 from outbox_admin.leash import Leashed
 from tests.support.management import Management
 
+PROGRAMS_VARIABLE = "TEST_RABBITMQ_BIN"
 _DIRECTORIES = ("/usr/lib/rabbitmq/bin", "/usr/local/opt/rabbitmq/sbin", "/opt/homebrew/opt/rabbitmq/sbin")
 # 3.10 takes two handles per quorum queue and, out of them, stops answering without a word.
 _OPEN_FILES = 65536
@@ -35,7 +36,15 @@ _ALARM = "0.000001"
 
 
 def find_programs() -> Path | None:
-    """The directory with ``rabbitmq-server`` and ``rabbitmqctl`` in it, not their wrappers that change accounts."""
+    """The directory with ``rabbitmq-server`` and ``rabbitmqctl`` in it, not their wrappers that change accounts.
+
+    Raises:
+        BrokerUnavailable: they are not in the directory that was asked for, which is never replaced.
+    """
+    if asked := os.environ.get(PROGRAMS_VARIABLE):
+        if not (Path(asked) / "rabbitmq-server").exists():
+            raise BrokerUnavailable(f"want rabbitmq-server in {asked}, found none ({PROGRAMS_VARIABLE})")
+        return Path(asked)
     on_path = shutil.which("rabbitmq-server")
     candidates = [*map(Path, _DIRECTORIES), *([] if on_path is None else [Path(on_path).resolve().parent])]
     return next((path for path in candidates if (path / "rabbitmq-server").exists()), None)

