@@ -1,6 +1,7 @@
 """Fixtures that give tests real servers, and the last lines that say which ones they were."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn, TypeVar
@@ -36,6 +37,9 @@ _REPORT = pytest.StashKey[Report]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_REPORT] = Report()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # What a shell starts in the background ignores Ctrl-C, and all that tests interrupt would inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.pluginmanager.has_plugin("xdist") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Workers())
 

@@ -1,6 +1,7 @@
 """What a scenario's end is held to, asked of the database and the broker."""
 
 from tests.scenarios.world import World
+from tests.support.wait import until
 
 _LOST = "SELECT count(*) FROM posting p WHERE NOT EXISTS (SELECT FROM effect e WHERE e.posting_id = p.id)"
 _DOUBLED = "SELECT count(*) FROM (SELECT posting_id FROM effect GROUP BY posting_id HAVING count(*) > 1) d"
@@ -20,11 +21,11 @@ _LEFT_OVER = {
     "leases of relays": "SELECT count(*) FROM outbox.bucket WHERE expires_at > clock_timestamp()",
     "streams": "SELECT count(*) FROM outbox.stream",
     "deferred": "SELECT count(*) FROM outbox.deferred",
-    "sessions": """
-        SELECT count(*) FROM pg_stat_activity
-        WHERE datname = current_database() AND application_name LIKE 'outbox-%%'
-    """,
 }
+_SESSIONS = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name LIKE 'outbox-%%'
+"""
 
 
 def effects(world: World) -> dict[str, int]:
@@ -33,8 +34,13 @@ def effects(world: World) -> dict[str, int]:
     return {name: world.value(query) for name, query in queries.items()}
 
 
-def left_over(world: World) -> dict[str, int]:
-    """What is still open; all 0 once every process has ended."""
+async def left_over(world: World) -> dict[str, int]:
+    """What is still open; all 0 once every process has ended.
+
+    Raises:
+        AssertionError: sessions of ours stay open. Each ends a little after its process, so they are waited for.
+    """
+    await until(lambda: not world.value(_SESSIONS), what="the sessions of our processes to end")
     return {name: world.value(query) for name, query in _LEFT_OVER.items()}
 
 

@@ -27,7 +27,7 @@ async def test_two_groups_each_handle_every_event_once(world: World) -> None:
     await world.until_idle(bookings, bills)
     assert [await service.end() for service in (relay, bookings, bills)] == [0, 0, 0]
     assert audit.effects(world) == audit.GOOD
-    assert audit.left_over(world) == audit.NOTHING
+    assert await audit.left_over(world) == audit.NOTHING
     assert world.rows(_BILLED) == [(60, 60)]
     assert {name: count for name, count in (await world.queues()).items() if count} == {}
 

@@ -145,7 +145,7 @@ async def test_nothing_is_lost_doubled_or_reordered_when_both_processes_are_kill
     assert [await service.end() for service in last] == [0, 0]
 
     assert audit.effects(world) == audit.GOOD
-    assert audit.left_over(world) == audit.NOTHING
+    assert await audit.left_over(world) == audit.NOTHING
     assert {name: count for name, count in (await world.queues()).items() if count} == {}
     # It was not for nothing: both kinds of duplicates came, and what the dead had held was taken over.
     duplicates = sum(len(service.said("delivery settled", outcome="duplicate")) for service in world.services)

@@ -110,6 +110,6 @@ async def test_after_an_outage_both_work_again_within_ten_seconds_and_no_attempt
     await world.until_idle(consumer)
     assert [await relay.end(), await consumer.end()] == [0, 0]
     assert audit.effects(world) == audit.GOOD
-    assert audit.left_over(world) == audit.NOTHING
+    assert await audit.left_over(world) == audit.NOTHING
     assert world.rows("SELECT DISTINCT attempt FROM effect") == [(1,)]
     print(f"{outage}: working again after {took_s:.1f} s, {app.committed} transactions")

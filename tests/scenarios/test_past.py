@@ -46,7 +46,7 @@ async def test_a_group_started_in_the_past_handles_each_event_since_then_once_an
     await world.until_idle(bookings, *bills)
     assert [await service.end() for service in (relay, bookings, *bills)] == [0, 0, 0, 0]
     assert audit.effects(world) == audit.GOOD
-    assert audit.left_over(world) == audit.NOTHING
+    assert await audit.left_over(world) == audit.NOTHING
     expected = 20 * _ROUND
     assert world.rows(_BILLED) == [(expected, expected)]
     assert world.rows(_FIRST) == [(6,)]
@@ -84,7 +84,7 @@ async def test_what_a_broker_lost_is_replayed_and_nothing_is_handled_twice(world
     await world.until_idle(bookings)
     assert [await service.end() for service in (relay, bookings)] == [0, 0]
     assert audit.effects(world) == audit.GOOD
-    assert audit.left_over(world) == audit.NOTHING
+    assert await audit.left_over(world) == audit.NOTHING
     assert world.rows("SELECT published >= events, failed FROM outbox.replay") == [(True, 0)]
 
 

@@ -72,7 +72,7 @@ async def test_sigterm_lets_what_runs_finish_and_hands_back_the_rest_uncharged(w
     await world.until_value("SELECT count(*) FROM effect", 68)
     assert [await relay.end(), await second.end()] == [0, 0]
     assert audit.effects(world) == audit.GOOD
-    assert audit.left_over(world) == audit.NOTHING
+    assert await audit.left_over(world) == audit.NOTHING
     assert world.rows("SELECT attempt, count(*) FROM effect GROUP BY 1 ORDER BY 1") == [(1, 60), (2, 8)]
     assert second.said("delivery settled", outcome="duplicate") == []
 

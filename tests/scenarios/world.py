@@ -147,7 +147,9 @@ class World:
         with psycopg.connect(self.database_url, autocommit=True) as connection:
             connection.execute(statement.encode())
 
-    async def until_value(self, query: str, wanted: object, *, deadline_s: float = 30.0, what: str = "") -> None:
+    async def until_value(
+        self, query: str, wanted: object, *, deadline_s: float = 30.0, every_s: float = 0.1, what: str = ""
+    ) -> None:
         """Wait until *query* returns *wanted*, while all services run."""
         found: object = None
 
@@ -157,7 +159,7 @@ class World:
             return bool(found == wanted)
 
         try:
-            await until(is_there, deadline_s=deadline_s, every_s=0.1, what=what or query)
+            await until(is_there, deadline_s=deadline_s, every_s=every_s, what=what or query)
         except AssertionError as error:
             said = "\n".join(service.process.output[-2000:] for service in self.services)
             raise AssertionError(f"{error}; want {wanted!r}, got {found!r}\n{said}") from None

@@ -1,5 +1,6 @@
 """Databases of a test's own, made in milliseconds from a template."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -7,6 +8,8 @@ import psycopg
 from psycopg import sql
 
 from tests.support.services import Postgres, fresh_name
+
+_DROP_S = 60.0
 
 
 @contextmanager
@@ -23,7 +26,20 @@ def fresh_database(server: Postgres, what: str, *, template: str = "template0") 
     finally:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             _forget_prepared(connection, server.dsn(name), name)
-            connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+            _drop(connection, name)
+
+
+def _drop(connection: psycopg.Connection, name: str) -> None:
+    drop = sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name))
+    until = time.monotonic() + _DROP_S
+    while True:
+        try:
+            connection.execute(drop)
+            return
+        except psycopg.errors.ObjectInUse:
+            # The server ends all sessions and waits for five seconds, which a busy machine may not find enough.
+            if time.monotonic() > until:
+                raise
 
 
 def _forget_prepared(connection: psycopg.Connection, dsn: str, name: str) -> None:

@@ -10,12 +10,21 @@ from tests.support.rabbit import RabbitNode
 
 @asynccontextmanager
 async def impatient(node: RabbitNode | RabbitContainer) -> AsyncIterator[None]:
-    """Of channels that are opened meanwhile each is closed that holds a delivery for more than a second or so."""
+    """A delivery is held for no more than a second or so, of channels and queues that come to be meanwhile.
+
+    Then its channel is closed, or its consumer cancelled: see ``times_out_in_queues``.
+    """
     await _set(node, consumer_timeout=1_000, channel_tick_interval=500)
     try:
         yield
     finally:
         await _set(node, consumer_timeout=1_800_000, channel_tick_interval=60_000)
+
+
+def times_out_in_queues(node: RabbitNode | RabbitContainer) -> bool:
+    """Whether consumers are timed by their queue, as from RabbitMQ 4.3 on, and not by their channel."""
+    major, minor = (int(part) for part in node.management.version().split(".")[:2])
+    return (major, minor) >= (4, 3)
 
 
 async def _set(node: RabbitNode | RabbitContainer, **milliseconds: int) -> None:

@@ -197,7 +197,7 @@ async def test_every_process_follows_a_change_and_a_pause_ends_by_itself(rig: Ri
     await rig.publish(an_event(1), an_event(2, tenant="globex"))
     await rig.until(lambda: rig.effects() == [] and rig.count("consumer.lane") == 2)
     await rig.until(lambda: len(rig.effects()) == 2)
-    assert all(holds(process, 0) for process in processes)
+    await rig.until(lambda: all(holds(process, 0) for process in processes))
 
 
 async def test_a_heavier_tenant_gets_its_share(rig: Rig, connection: Connection) -> None:
@@ -226,9 +226,8 @@ async def test_a_paused_group_hands_everything_back_and_leaves_it_in_the_queue(
     assert isinstance(rig.queues, MemoryQueues)
     broker = rig.queues.inner
     await rig.until(lambda: rig.count("consumer.lane") == 2)
-    assert {broker.counts()[lane_of(event).queue] for event in events} == {
-        QueueCount(ready=20, unsettled=0, consumers=0)
-    }
+    waiting = {QueueCount(ready=20, unsettled=0, consumers=0)}
+    await rig.until(lambda: {broker.counts()[lane_of(event).queue] for event in events} == waiting)
     await resume(connection, Scope())
     await rig.until(lambda: rig.count("effect") == 41)
     assert rig.count("consumer.work") == 0

@@ -38,7 +38,7 @@ async def test_a_sync_handler_past_its_deadline_is_left_behind_and_its_slot_serv
     rig.limits = replace(rig.limits, slots=2)
     go, late = threading.Event(), list[BaseException]()
 
-    @rig.consumer.on(OrderPlaced, policy=AT_ONCE, deadline_s=1.0)
+    @rig.consumer.on(OrderPlaced, policy=AT_ONCE, deadline_s=2.0)
     def bill(event: OrderPlaced, ctx: Context, session: Session) -> None:
         session.execute(INSERT, {"note": f"{event.order_id} {ctx.attempt}"})
         if event.order_id == 1 and ctx.attempt == 1:
@@ -65,7 +65,7 @@ async def test_a_sync_handler_past_its_deadline_is_left_behind_and_its_slot_serv
 
 
 async def test_a_handler_that_sits_in_a_statement_past_its_deadline_loses_the_statement_too(rig: Rig) -> None:
-    @rig.consumer.on(OrderPlaced, policy=AT_ONCE, deadline_s=0.3)
+    @rig.consumer.on(OrderPlaced, policy=AT_ONCE, deadline_s=1.0)
     def bill(event: OrderPlaced, ctx: Context, session: Session) -> None:
         if ctx.attempt == 1:
             session.execute(text("SELECT pg_sleep(600)"))
@@ -82,7 +82,7 @@ async def test_an_async_handler_that_swallows_its_cancellation_is_left_behind_an
     rig.limits = replace(rig.limits, slots=2)
     go, late = asyncio.Event(), list[BaseException]()
 
-    @rig.consumer.on(OrderPlaced, policy=AT_ONCE, deadline_s=0.2)
+    @rig.consumer.on(OrderPlaced, policy=AT_ONCE, deadline_s=1.0)
     async def bill(event: OrderPlaced, ctx: Context, session: AsyncSession) -> None:
         await session.execute(INSERT, {"note": str(ctx.attempt)})
         while ctx.attempt == 1 and not go.is_set():

@@ -445,6 +445,8 @@ async def test_a_dead_event_holds_its_key_and_no_other_until_it_is_replayed(rig:
     )
     await rig.until(lambda: rig.effects() == ["9"])
     await rig.until(lambda: rig.rows("SELECT reason FROM consumer.work") == [("waiting",)])
+    # A hook is called by a thread of its own.
+    await rig.until(lambda: alerts, what="an alert")
     assert [(alert.kind, alert.tenant, alert.event_type) for alert in alerts] == [(AlertKind.KEY_BLOCKED, "acme", TYPE)]
     is_mended = True
     await replay(await connect(), DeadFilter(group=GROUP), actor="operator")

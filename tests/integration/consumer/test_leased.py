@@ -139,7 +139,8 @@ async def test_keyed_events_keep_their_order_in_several_processes_whatever_the_m
     await rig.until(lambda: {key: len(numbers) for key, numbers in seen.items()} == {"a": 6, "b": 6}, deadline_s=20)
     assert seen == {"a": [1, 2, 3, 4, 5, 6], "b": [1, 2, 3, 4, 5, 6]}
     await rig.until(lambda: rig.rows("SELECT DISTINCT number FROM consumer.key_position") == [(6,)])
-    assert rig.count("consumer.key_claim") == 0
+    # A duplicate that is still under way holds its key for a moment.
+    await rig.until(lambda: rig.count("consumer.key_claim") == 0)
 
 
 async def test_the_event_of_a_leased_worker_that_died_is_taken_over_uncharged_and_said_so(rig: Rig) -> None:
@@ -226,9 +227,9 @@ async def test_a_lease_lives_until_the_last_handler_has_ended_its_drain(rig: Rig
         nonlocal runs
         runs += 1
         started.set()
-        await asyncio.sleep(2.5)  # longer than the lease
+        await asyncio.sleep(4.5)  # longer than the lease
 
-    rig.limits = replace(rig.limits, lease_s=1.0)
+    rig.limits = replace(rig.limits, lease_s=2.0)
     first = await rig.start()
     event = an_event()
     await rig.publish(event)

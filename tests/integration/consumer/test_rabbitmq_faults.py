@@ -14,7 +14,7 @@ from outbox.topology import DIRECTORY_EXCHANGE, QueueKind, directory_queue
 from tests.support.brokers import RabbitBench, a_message, rabbit_bench
 from tests.support.containers import RabbitContainer
 from tests.support.inbox import RecordingInbox
-from tests.support.patience import impatient
+from tests.support.patience import impatient, times_out_in_queues
 from tests.support.rabbit import RabbitNode
 from tests.support.services import fresh_name
 from tests.support.wait import until
@@ -164,6 +164,8 @@ async def test_a_delivery_held_past_the_brokers_patience_costs_its_channel_and_n
     bench: RabbitBench, faulty_rabbit: Node, kind: QueueKind
 ) -> None:
     """mosquito/aio-pika#288, mosquito/aiormq#70: the handler is nobody's callback, so nothing cancels it."""
+    if times_out_in_queues(faulty_rabbit):
+        pytest.skip("RabbitMQ closes no channel for it from 4.3 on")
     async with impatient(faulty_rabbit):
         for queue in ("slow", "quick"):
             await fill(bench, queue, 1, kind=kind)
@@ -186,6 +188,39 @@ async def test_a_delivery_held_past_the_brokers_patience_costs_its_channel_and_n
         assert inbox.deliveries[2].is_redelivered
         assert inbox.lost_epochs == [held.receipt.epoch]
         assert inbox.connections == [True]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_where_queues_time_consumers_out_a_delivery_held_too_long_comes_again_and_its_channel_stays(
+    bench: RabbitBench, faulty_rabbit: Node, kind: QueueKind
+) -> None:
+    """From RabbitMQ 4.3 on a quorum queue cancels that consumer alone, and a classic one has no such patience."""
+    if not times_out_in_queues(faulty_rabbit):
+        pytest.skip("RabbitMQ closes the channel up to 4.2")
+    async with impatient(faulty_rabbit):
+        for queue in ("slow", "quick"):
+            await fill(bench, queue, 1, kind=kind)
+        broker, inbox = bench.broker(shared_channels=1), RecordingInbox()
+        await broker.start(inbox)
+        await broker.attach("slow", prefetch=1)
+        (held,) = await inbox.received(1)
+        await broker.attach("quick", prefetch=5)
+        await inbox.received(2)
+        broker.settle(inbox.receipts(of="quick"))
+        if kind == "quorum":
+            await until(lambda: len(inbox.receipts(of="slow")) > 1, what="it to come again", deadline_s=40)
+        broker.settle([held.receipt])  # of a quorum queue too late, and no error
+        for queue in ("slow", "quick"):
+            await bench.publish(queue, [a_message(1)])
+
+        def have_both_come() -> bool:
+            broker.settle(inbox.receipts())
+            return {("slow", "1"), ("quick", "1")} <= {
+                (each.queue, each.message.message_id) for each in inbox.deliveries
+            }
+
+        await until(have_both_come, what="what came later")
+        assert (inbox.lost_epochs, inbox.lost_queues, inbox.connections) == ([], [], [True])
 
 
 async def test_an_alarm_stops_publishing_and_never_the_acknowledgements(

@@ -106,8 +106,8 @@ async def test_a_lane_whose_confirms_are_missing_holds_back_no_other(
         app.commit()
         await arrived(broker, others, "quiet")
         assert relay.gauges.broker_losses == 0
-        stored = value(app, "select count(*) from outbox.stream where tenant = 'silent'")
-        assert stored == 1
+        stored = "select count(*) from outbox.stream where tenant = 'silent'"
+        await until(lambda: value(app, stored) == 1, what="its own position to be stored")
         publisher.is_silent = lambda _: False
         await arrived(broker, silent, "silent")
         await relay.sees(lambda gauges: gauges.unpersisted == 0)

@@ -23,6 +23,7 @@ from tests.contracts.publishers import (
     settle,
 )
 from tests.support.containers import RabbitContainer
+from tests.support.message_size import messages_up_to
 from tests.support.rabbit import RabbitNode
 from tests.support.wait import until
 
@@ -134,12 +135,8 @@ async def test_a_message_over_the_brokers_own_limit_is_found_and_its_neighbours_
     for bad in (60, 140):
         sent[bad] = Outgoing(tag=sent[bad].tag, lane=target, event=event(payload=bytes(5_000)))
     async with rabbit_stage(faulty_rabbit.url(), queue_kind="classic") as stage:
-        publisher = stage.publisher
-        faulty_rabbit.ctl("eval", "application:set_env(rabbit, max_message_size, 4000).")
-        try:
-            settled, connections = await _publish_like_the_engine(publisher, sent)
-        finally:
-            faulty_rabbit.ctl("eval", "application:set_env(rabbit, max_message_size, 134217728).")
+        async with messages_up_to(faulty_rabbit, 4_000):
+            settled, connections = await _publish_like_the_engine(stage.publisher, sent)
 
         assert [(one.tag, one.category) for one in failures(settled)] == [
             (61, Category.TOO_LARGE),
@@ -160,16 +157,13 @@ async def test_a_message_over_the_brokers_own_limit_that_was_sent_apart_costs_no
         Outgoing(tag=tag, lane=lane("limit"), event=event(payload=bytes(5_000)), is_apart=tag == 1) for tag in (1, 2)
     ]
     async with rabbit_stage(faulty_rabbit.url(), queue_kind="classic") as stage:
-        faulty_rabbit.ctl("eval", "application:set_env(rabbit, max_message_size, 4000).")
-        try:
+        async with messages_up_to(faulty_rabbit, 4_000):
             await stage.publisher.open()
             assert not await stage.publisher.declare([lane("limit")])
             await stage.publisher.send(large[:1])
             found = [*await settle(stage.publisher, 1)]
             await stage.publisher.send([large[1], *outgoing(1, lane("limit"), first_tag=3)])
             found += await settle(stage.publisher, 2)
-        finally:
-            faulty_rabbit.ctl("eval", "application:set_env(rabbit, max_message_size, 134217728).")
         assert [(one.tag, one.category) for one in failures(found)] == [(tag, Category.TOO_LARGE) for tag in (1, 2)]
         assert all("want at most 4000 bytes, got 5000" in one.reason for one in failures(found))
         assert confirmed_tags(found) == [3]

@@ -32,7 +32,7 @@ async def test_an_event_that_was_cancelled_before_it_was_due_is_never_published(
     url: str, app: App, broker: InProcessBroker
 ) -> None:
     async with running(url, broker):
-        cancelled, kept = schedule(app, due_in_s=0.5), schedule(app, due_in_s=0.6)
+        cancelled, kept = schedule(app, due_in_s=2.0), schedule(app, due_in_s=2.1)
         app.commit()
         app.execute("delete from outbox.scheduled where id = %s", (cancelled,))
         app.commit()

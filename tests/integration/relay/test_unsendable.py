@@ -24,6 +24,7 @@ from relay.log.deferred_list import DeferredFilter
 from relay.rabbitmq.publisher import RabbitPublisher
 from tests.integration.relay.running import QUICK, App, Running, emit, start
 from tests.support.containers import RabbitContainer
+from tests.support.message_size import messages_up_to
 from tests.support.rabbit import RabbitNode
 from tests.support.services import fresh_name
 from tests.support.wait import until
@@ -47,12 +48,6 @@ class Stage:
         """Let *user* do in the vhost what these patterns match, and read everything."""
         allow = partial(self.node.management.allow, user, self.vhost, configure=configure, write=write)
         await asyncio.to_thread(allow)
-
-    async def limit(self, size_bytes: int) -> None:
-        """Let the node take messages up to *size_bytes*, on channels that are opened from now on."""
-        set_it = f"application:set_env(rabbit, max_message_size, {size_bytes})"
-        set_it += f", catch persistent_term:put(max_message_size, {size_bytes})."
-        await asyncio.to_thread(self.node.ctl, "eval", set_it)
 
     async def arrived(self, lane: Lane, events: Sequence[UUID]) -> list[UUID]:
         """Wait until *events* are in the lane's queue; all that came until then, in the queue's order."""
@@ -110,32 +105,28 @@ async def test_one_event_that_the_broker_refuses_is_dead_with_its_reason_and_the
     url: str, app: App, stage: Stage
 ) -> None:
     """MassTransit PR#6216, ThreeDotsLabs/watermill#224: the one at the head was tried for ever, at full speed."""
-    await stage.limit(_LIMIT_BYTES)
-    try:
-        async with relaying(url, stage.url) as relay:
-            first = emit(app, "odd")
-            app.commit()
-            assert await stage.arrived(ODD, first) == first
-            emit(app, "odd", payload=bytes(_LIMIT_BYTES + 1))
-            others = emit(app, "odd", count=999)
-            app.commit()
-            assert await stage.arrived(ODD, others) == others
-            await until(partial(_deferred, app, [("dead", "too_large", 1)]), what="the offender to be dead")
-            (reason,) = await _reasons(app)
-            assert f"payload: want at most {_LIMIT_BYTES} bytes, got {_LIMIT_BYTES + 1}" in reason
-            assert await _cpu_share(1.0) < 0.2
+    async with messages_up_to(stage.node, _LIMIT_BYTES), relaying(url, stage.url) as relay:
+        first = emit(app, "odd")
+        app.commit()
+        assert await stage.arrived(ODD, first) == first
+        emit(app, "odd", payload=bytes(_LIMIT_BYTES + 1))
+        others = emit(app, "odd", count=999)
+        app.commit()
+        assert await stage.arrived(ODD, others) == others
+        await until(partial(_deferred, app, [("dead", "too_large", 1)]), what="the offender to be dead")
+        (reason,) = await _reasons(app)
+        assert f"payload: want at most {_LIMIT_BYTES} bytes, got {_LIMIT_BYTES + 1}" in reason
+        assert await _cpu_share(1.0) < 0.2
 
-            # The broker has named its limit: whatever else is over it costs nobody a connection.
-            losses = relay.gauges.broker_losses
-            before = emit(app, "odd", count=100)
-            emit(app, "odd", payload=bytes(5_000))
-            after = emit(app, "odd", count=99)
-            app.commit()
-            assert await stage.arrived(ODD, [*before, *after]) == [*before, *after]
-            await until(partial(_deferred, app, [("dead", "too_large", 1)] * 2), what="both offenders to be dead")
-            assert relay.gauges.broker_losses == losses == 1
-    finally:
-        await stage.limit(134_217_728)
+        # The broker has named its limit: whatever else is over it costs nobody a connection.
+        losses = relay.gauges.broker_losses
+        before = emit(app, "odd", count=100)
+        emit(app, "odd", payload=bytes(5_000))
+        after = emit(app, "odd", count=99)
+        app.commit()
+        assert await stage.arrived(ODD, [*before, *after]) == [*before, *after]
+        await until(partial(_deferred, app, [("dead", "too_large", 1)] * 2), what="both offenders to be dead")
+        assert relay.gauges.broker_losses == losses == 1
 
 
 async def test_an_event_that_fails_again_and_again_backs_off_while_the_relay_rests(
