@@ -1,6 +1,7 @@
 """``outbox config``: what is set, what is wrong with it, and where a value comes from."""
 
 import os
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -34,7 +35,9 @@ class ProcessName(StrEnum):
 Processes = Annotated[
     list[ProcessName] | None,
     typer.Option(
-        "--process", "-p", help="Whose settings, may be repeated; else those of all that are configured here."
+        *("--process", "-p"),
+        metavar="PROCESS",
+        help="Whose settings: relay, consumer or admin, may be repeated; else of all that are configured here.",
     ),
 ]
 
@@ -51,8 +54,10 @@ def show(*, process: Processes = None, as_json: AsJson = False) -> None:
     else:
         for number, one in enumerate(found):
             console().print(*([""] if number else []), one.process.command, _table(one), sep="\n", markup=False)
-    if wrong := configuration.problems(found):
-        raise ConfigError("; ".join(wrong))
+    wrong = configuration.problems(found)
+    if not as_json:
+        _tell(wrong)
+    _end(wrong)
 
 
 @command(app, examples=("outbox config check", "outbox config check --process consumer"))
@@ -69,10 +74,8 @@ def check(*, process: Processes = None, as_json: AsJson = False) -> None:
         left = [one.process.name for one in every if one not in found]
         print_json({"processes": [one.process.name for one in found], "not_looked_at": left, "problems": list(wrong)})
     else:
-        for problem in wrong:
-            note(problem)
-    if wrong:
-        raise ConfigError(f"{len(wrong)} problem{'s' if len(wrong) > 1 else ''} in the settings, told above")
+        _tell(wrong)
+    _end(wrong)
     if as_json:
         return
     typer.echo(f"ok: the settings of {_listed(found)} are in order")
@@ -110,6 +113,16 @@ def explain(
         typer.echo("\n\n".join(configuration.story(one, row) for one, row in told))
 
 
+def _tell(wrong: Sequence[str]) -> None:
+    for problem in wrong:
+        note(problem)
+
+
+def _end(wrong: Sequence[str]) -> None:
+    if wrong:
+        raise ConfigError(f"{len(wrong)} problem{'s' if len(wrong) > 1 else ''} in the settings, told above")
+
+
 def _find(process: list[ProcessName] | None) -> list[configuration.Found]:
     found = configuration.find(os.environ, directory=Path(), names=_names(process))
     return found if process else configuration.meant(found)
@@ -132,7 +145,7 @@ def _plain(one: configuration.Found) -> dict[str, object]:
 
 
 def _table(one: configuration.Found) -> Table:
-    made = table("setting", "value", "from")
+    made = table("setting", "value", "from", unbroken={"setting"})
     for row in one.reading.rows:
         is_missing = row.setting.field in one.reading.missing
         value = "missing" if is_missing else row.setting.shown(row.value)

@@ -80,9 +80,7 @@ def _checked_ids(given: list[int] | None) -> list[int] | None:
 def _choice(  # noqa: PLR0913 - a command's options are its arguments
     dead_ids: Annotated[
         list[int] | None,
-        typer.Argument(
-            metavar="[ID]...", min=1, callback=_checked_ids, help="The numbers that `outbox dead list` prints."
-        ),
+        typer.Argument(metavar="ID", min=1, callback=_checked_ids, help="The numbers that `outbox dead list` prints."),
     ] = None,
     *,
     group: OneGroup = DEFAULT_GROUP,

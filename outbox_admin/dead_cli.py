@@ -89,7 +89,7 @@ def list_groups(
     examples=("outbox dead own 5d41402abc4b2a76 --owner payments-team", "outbox dead own 5d41402abc4b2a76 --nobody"),
 )
 def own(
-    fingerprint: Annotated[str, typer.Argument(help="As `outbox dead groups` prints it.")],
+    fingerprint: Annotated[str, typer.Argument(metavar="FINGERPRINT", help="As `outbox dead groups` prints it.")],
     *,
     owner: Annotated[str | None, typer.Option(help="Who looks after them, as a person or a team.")] = None,
     nobody: Annotated[bool, typer.Option("--nobody", help="They are nobody's again.")] = False,

@@ -43,7 +43,7 @@ from relay.ports import Category as CategoryOf
 
 app: Final = group_of_commands(help="Events that one group could not be sent: list, show, retry, discard.")
 
-Ids = Annotated[list[UUID] | None, typer.Argument(metavar="[ID]...", help="Which events; or give a filter.")]
+Ids = Annotated[list[UUID] | None, typer.Argument(metavar="ID", help="Which events; or give a filter.")]
 Category = Annotated[
     CategoryOf | None,
     typer.Option(

@@ -48,13 +48,17 @@ _STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bo
 )
 def doctor(
     app_name: Annotated[
-        str | None, typer.Argument(metavar="[APP]", help="Also whether this Consumer loads, as shop.billing:consumer.")
+        str | None, typer.Argument(metavar="APP", help="Also whether this Consumer loads, as shop.billing:consumer.")
     ] = None,
     *,
     group: Group = None,
     processes: Annotated[
         list[Process] | None,
-        typer.Option("--for", help="Whose privileges to judge, may be repeated; relay and consumer if not given."),
+        typer.Option(
+            "--for",
+            metavar="PROCESS",
+            help="Whose privileges to judge: app, relay or consumer, may be repeated; the last two if not given.",
+        ),
     ] = None,
     management: Annotated[
         str | None, typer.Option(metavar="URL", help="RabbitMQ's HTTP API; port 15672 of its host if not given.")

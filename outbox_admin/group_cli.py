@@ -27,7 +27,7 @@ app: Final = group(help="Groups: the services that each handle every event once.
 
 @command(app, "add", examples=("outbox group add billing", "outbox group add billing-v2 --from 2026-11-29T12:00:00Z"))
 def group_add(
-    name: Annotated[str, typer.Argument(help="1..63 of a-z, 0-9, _ and -.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="1..63 of a-z, 0-9, _ and -.")],
     *,
     start: Annotated[
         str | None, typer.Option("--from", metavar="TIME", help="Start in the past, as 2026-11-29T12:00:00Z or oldest.")
@@ -60,7 +60,8 @@ def group_add(
 @command(app, "remove", examples=("outbox group remove billing --dry-run", "outbox group remove billing --yes"))
 def group_remove(
     name: Annotated[
-        str, typer.Argument(help="A group whose consumers were stopped.", autocompletion=completion.groups)
+        str,
+        typer.Argument(metavar="NAME", help="A group whose consumers were stopped.", autocompletion=completion.groups),
     ],
     *,
     actor: Actor = None,

@@ -95,7 +95,10 @@ def resume_tenant(
 @command(app, "weight", examples=("outbox tenant weight acme 3 --for 1d", "outbox tenant weight acme 1"))
 def weigh_tenant(
     tenant: TenantId,
-    weight: Annotated[int, typer.Argument(min=1, max=WEIGHT_MAX, help="Times the share of others; 1 is everybody's.")],
+    weight: Annotated[
+        int,
+        typer.Argument(metavar="WEIGHT", min=1, max=WEIGHT_MAX, help="Times the share of others; 1 is everybody's."),
+    ],
     *,
     group: control_cli.Groups = None,
     for_: control_cli.For = None,

@@ -17,7 +17,8 @@ from outbox.errors import (
     StoreUnavailable,
     TransientError,
 )
-from outbox.shell.commands import DEBUG, DISTRIBUTION, suggestion
+from outbox.shell import usage
+from outbox.shell.commands import DEBUG, DISTRIBUTION
 from outbox.shell.extras import lacking
 from outbox.shell.secrets import masked
 
@@ -76,7 +77,7 @@ def run_cli(
         code = code_of(error)
         _leave(f"{program}: {sentence(str(error))}{_NEXT.get(code, '')}", code)
     except TyperException as error:
-        _leave(_usage(program, error), USAGE)
+        _leave(usage.told(program, error), USAGE)
     except (typer.Abort, KeyboardInterrupt):
         _leave(f"{program}: interrupted", INTERRUPTED)
     except BrokenPipeError:
@@ -91,19 +92,6 @@ def run_cli(
         _log_fault(error)
         _leave(_fault(program, error), FAULT)
     raise SystemExit(code if isinstance(code, int) else DONE)
-
-
-def _usage(program: str, error: TyperException) -> str:
-    # A command group called with nothing "fails" with its own help text, of many lines.
-    message = error.format_message()
-    if not message or "\n" in message.strip():
-        return message
-    path = getattr(getattr(error, "ctx", None), "command_path", program)
-    message = (
-        message.replace("Value error, ", "").replace("Input should be ", "want ").partition(" (Possible options: ")[0]
-    )
-    said = sentence(message).rstrip(".") + suggestion(error)
-    return f"{program}: {said}{'' if said.endswith('?') else '.'} Try '{path} --help'."
 
 
 def _fault(program: str, error: Exception) -> str:

@@ -108,6 +108,13 @@ def test_a_pipe_gets_whole_rows_and_a_terminal_all_of_their_text(migrated_databa
     assert "…" not in screen
 
 
+def test_a_settings_name_is_shown_whole_on_a_narrow_terminal(tmp_path: Path) -> None:
+    settings = {"DATABASE_URL": f"postgresql://shop@{'x' * 60}/shop", "OUTBOX_BROKER": "postgres"}
+    screen = on_terminal("outbox", "config", "show", "-p", "relay", cwd=tmp_path, settings=settings).screen
+    assert "OUTBOX_RELAY_ORDERING_RETENTION_DAYS  30 " in screen
+    assert screen.count("x") >= 60
+
+
 @pytest.mark.parametrize("program", _PROGRAMS)
 def test_help_imports_neither_sqlalchemy_nor_a_driver(program: str) -> None:
     package = {"outbox": "outbox_admin", "outbox-relay": "relay", "outbox-consumer": "consumer"}[program]

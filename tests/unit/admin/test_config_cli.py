@@ -64,7 +64,12 @@ def test_what_is_wrong_is_shown_beside_the_rest(command: Command) -> None:
     code, told = command("show", "-p", "relay", dotenv="OUTBOX_RELAY_WINDOW=0\nOUTBOX_BROKER=postgres\n")
     assert code == CONFIGURATION
     assert "OUTBOX_RELAY_DATABASE_URL             missing" in told
-    assert "OUTBOX_RELAY_WINDOW (.env line 1): want an integer, 1..100000, got '0'" in told
+    assert told.splitlines()[-3:] == [
+        "outbox-relay: DATABASE_URL (or OUTBOX_DATABASE_URL, OUTBOX_RELAY_DATABASE_URL): missing, want"
+        " postgresql://user:password@host:port/database",
+        "outbox-relay: OUTBOX_RELAY_WINDOW (.env line 1): want an integer, 1..100000, got '0'",
+        "outbox: 2 problems in the settings, told above",
+    ]
 
 
 def test_check_tells_everything_wrong_for_all_processes_at_once(command: Command) -> None:

@@ -128,13 +128,26 @@ def test_the_overview_says_what_the_command_says_itself() -> None:
         ("outbox-relay stat", "No such command 'stat'. Did you mean 'status'? Try 'outbox-relay --help'."),
         (
             "outbox-consumer run app:consumer --broker rabitmq",
-            "Invalid value for '--broker': 'rabitmq' is not one of 'rabbitmq', 'postgres'."
-            " Try 'outbox-consumer run --help'.",
+            "--broker: want one of rabbitmq, postgres, got 'rabitmq'. Try 'outbox-consumer run --help'.",
         ),
         (
+            "outbox config check -p shop",
+            "--process: want one of relay, consumer, admin, got 'shop'. Try 'outbox config check --help'.",
+        ),
+        ("outbox dead list --limit 0", "--limit: want at least 1, got '0'. Try 'outbox dead list --help'."),
+        ("outbox dead list --event 7", "--event: want a UUID, got '7'. Try 'outbox dead list --help'."),
+        (
+            "outbox tenant offboard acme --within 0",
+            "--within: want at least 1, got '0'. Try 'outbox tenant offboard --help'.",
+        ),
+        (
+            f"outbox dead show {2**63}",
+            f"ID: want at most {2**63 - 1}, got {2**63}. Try 'outbox dead show --help'.",
+        ),
+        ("outbox dead replay", "want ids, a filter or --all, got nothing. Try 'outbox dead replay --help'."),
+        (
             "outbox dead show first",
-            "Invalid value for 'ID': want a valid integer, unable to parse string as an integer."
-            " Try 'outbox dead show --help'.",
+            "ID: want a whole number, got 'first'. Try 'outbox dead show --help'.",
         ),
     ],
 )
