@@ -15,6 +15,7 @@ from outbox.shell import completion
 from outbox.shell.commands import WHICH, AsJson, command, extended, root
 from outbox.shell.exits import DONE, TRY_AGAIN, run_cli
 from outbox.shell.options import Broker, OnlyGroup
+from outbox.shell.words import counted
 
 if TYPE_CHECKING:
     from consumer.api import Consumer
@@ -138,7 +139,8 @@ def check(app_name: AppName, *, broker: Broker = None, as_json: AsJson = False) 
         shown = {row.setting.variable: row.setting.shown(row.value) for row in reading.rows}
         print_json({"settings": shown, "event_types": list(consumer.registry.types), "is_in_order": True})
     else:
-        typer.echo(f"app, settings, database and broker are in order: {len(consumer.registry.types)} event types")
+        handled = counted(len(consumer.registry.types), "event type")
+        typer.echo(f"app, settings, database and broker are in order: {handled}")
 
 
 @command(_commands, examples=("outbox-consumer handlers shop.billing:consumer",))

@@ -21,6 +21,7 @@ from consumer.store.stored import Connection
 from consumer.store.work import Reason, WorkCount
 from outbox.event import Tier
 from outbox.naming import Lane
+from outbox.shell.words import counted
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -144,6 +145,13 @@ def waiting(counts: Sequence[WorkCount], *, at: datetime) -> list[Waiting]:
 
 def problems(status: Status) -> list[str]:
     """What somebody should look at, a sentence each; empty if nothing is stuck."""
+    letters = sum(one.letters for one in status.dead)
+    told = f"{counted(letters, 'open dead letter')}: outbox dead groups --group {status.group}"
+    return [*held_up(status), *([told] if letters else [])]
+
+
+def held_up(status: Status) -> list[str]:
+    """Of the problems, what keeps events from being handled: all but dead letters, which nobody tries any more."""
     found = [_paused(one, status.group) for one in status.pauses[:_PAUSES_NAMED_MAX]]
     if len(status.pauses) > _PAUSES_NAMED_MAX:
         found.append(f"{len(status.pauses) - _PAUSES_NAMED_MAX} more pauses hold: outbox paused --group {status.group}")
@@ -166,9 +174,6 @@ def problems(status: Status) -> list[str]:
             f"{counted(status.blocked.total, 'ordering key')} blocked; for longest, {one_key.key!r} of tenant"
             f" {one_key.tenant!r}, waits for event {one_key.number} ({_blocker(one_key)})"
         )
-    letters = sum(one.letters for one in status.dead)
-    if letters:
-        found.append(f"{counted(letters, 'open dead letter')}: outbox dead groups --group {status.group}")
     return found
 
 
@@ -205,11 +210,6 @@ def _paused(pause: Pause, group: str) -> str:
     until = "until somebody resumes it" if pause.until is None else f"until {pause.until:%Y-%m-%d %H:%M:%S %Z}"
     why = f": {pause.reason}" if pause.reason else ""
     return f"{pause.scope} is paused {until}, by {pause.actor}{why}; see outbox resume --help (group {group})"
-
-
-def counted(number: int, noun: str) -> str:
-    """*number* of *noun*, in the plural if it is not one."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def _blocker(key: BlockedKey) -> str:

@@ -6,10 +6,11 @@ from datetime import datetime
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from consumer.status import Status, counted, problems
+from consumer.status import Status, problems
 from consumer.store.incarnation import Incarnation
 from outbox.shell.console import table
 from outbox.shell.logs import harmless
+from outbox.shell.words import counted
 
 _LANES_MAX = 20
 _KEYS_MAX = 20
@@ -33,7 +34,8 @@ def _headline(status: Status) -> Iterable[RenderableType]:
     )
     found = problems(status)
     if not found:
-        yield Text("nothing is stuck", style="green")
+        where = "" if status.queued is not None else ", as far as is known without the broker"
+        yield Text(f"nothing is stuck{where}", style="green")
     for problem in found:
         yield Text(f"! {problem}", style="yellow")
 
@@ -140,7 +142,8 @@ def _reasons(status: Status) -> list[tuple[str | int, ...]]:
 def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[str | int, ...]]) -> Iterable[RenderableType]:
     if not rows:
         return
-    made = table(*columns, title=title)
+    numbers = {name for name, *cells in zip(columns, *rows, strict=True) if all(isinstance(one, int) for one in cells)}
+    made = table(*columns, title=title, right=numbers)
     for row in rows:
         made.add_row(*(Text(harmless(str(cell))) for cell in row))
     yield Text("")

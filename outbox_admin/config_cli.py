@@ -15,6 +15,7 @@ from outbox.shell.commands import AsJson, command, group
 from outbox.shell.console import console, note, print_json, table
 from outbox.shell.logs import harmless
 from outbox.shell.setting_table import READ_ELSEWHERE
+from outbox.shell.words import counted
 from outbox_admin import configuration
 
 app: Final = group(
@@ -120,7 +121,7 @@ def _tell(wrong: Sequence[str]) -> None:
 
 def _end(wrong: Sequence[str]) -> None:
     if wrong:
-        raise ConfigError(f"{len(wrong)} problem{'s' if len(wrong) > 1 else ''} in the settings, told above")
+        raise ConfigError(f"{counted(len(wrong), 'problem')} in the settings, told above")
 
 
 def _find(process: list[ProcessName] | None) -> list[configuration.Found]:

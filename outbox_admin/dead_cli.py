@@ -119,7 +119,9 @@ def show(
     ],
     *,
     payload: Annotated[bool, typer.Option("--payload", help="Print headers and payload too.")] = False,
-    trace: Annotated[bool, typer.Option("--trace", help="Print the stack trace, if there is one.")] = False,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Print the stack trace too, line by line, if there is one.")
+    ] = False,
     actor: Actor = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="On one line, as the other commands print.", rich_help_panel=OUTPUT)
@@ -286,7 +288,8 @@ async def _show(dead_id: int, *, with_payload: bool, with_trace: bool, actor: st
         letter = await dead.show(connection, dead_id) if with_payload else None
         found = whole(listed, None if letter is None else letter.stored)
         if with_trace:
-            found["trace"] = await dead.trace(connection, dead_id)
+            trace = await dead.trace(connection, dead_id)
+            found["trace"] = None if trace is None else trace.splitlines()
         if with_payload or with_trace:
             detail = {"id": dead_id, "payload": with_payload, "trace": with_trace}
             await audit.record(connection, actor=actor, action="dead.show", group=listed.summary.group, detail=detail)

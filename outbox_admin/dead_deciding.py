@@ -12,6 +12,7 @@ from consumer.store import dead_list
 from consumer.store.dead_list import DeadFilter
 from consumer.store.stored import Connection
 from outbox.schema import DEFAULT_GROUP
+from outbox.shell import words
 from outbox.shell.console import print_json, progress
 from outbox.shell.database import connect, store_errors
 from outbox_admin.choices import check_found, check_group_known
@@ -39,7 +40,8 @@ async def would(
     if as_json:
         print_json({f"would_{verb}": tally.total, "ids": list(ids)})
     else:
-        typer.echo(f"would {verb} {tally.total:,}: {', '.join(map(str, ids)) or 'none'}{rest}")
+        which = f": {', '.join(map(str, ids))}{rest}" if ids else ""
+        typer.echo(f"would {verb} {words.counted(tally.total, 'dead letter')}{which}")
     _check_found(letters, ids)
 
 

@@ -1,7 +1,6 @@
 """``outbox doctor``: what is wrong with a deployment, a line per check, each with its remedy."""
 
 import asyncio
-import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -22,9 +21,11 @@ from outbox.errors import OutboxError
 from outbox.shell.commands import AsJson, command
 from outbox.shell.console import console, print_json, progress
 from outbox.shell.exits import CONFIGURATION, DONE
+from outbox.shell.hush import libraries_hushed
 from outbox.shell.logs import harmless
 from outbox.shell.setting_sources import collect
 from outbox.shell.settings import load, read
+from outbox.shell.words import counted
 from outbox_admin.choices import Group
 from outbox_admin.doctor.examination import Patient, examine
 from outbox_admin.doctor.finding import Finding, Level, ok, problem
@@ -72,16 +73,14 @@ def doctor(
     """
     found = [] if app_name is None else [_loaded(app_name)]
     patient = _patient(group, processes or [Process.RELAY, Process.CONSUMER], management)
-    logging.disable()  # what libraries log of a failed connection says less than our one line
-    try:
+    with libraries_hushed():
         found += asyncio.run(_examined(patient, console(), is_quiet=as_json, first=found))
-    finally:
-        logging.disable(logging.NOTSET)
     counts = Counter(finding.level for finding in found)
     if as_json:
         print_json({"findings": [asdict(one) for one in found], **{f"{level}s": counts[level] for level in Level}})
     else:
-        typer.echo(f"{counts[Level.PROBLEM]} problems, {counts[Level.WARNING]} warnings, {counts[Level.OK]} ok")
+        told = ", ".join(counted(counts[level], level) for level in (Level.PROBLEM, Level.WARNING))
+        typer.echo(f"{told}, {counts[Level.OK]} ok")
     return CONFIGURATION if counts[Level.PROBLEM] else DONE
 
 
@@ -153,4 +152,6 @@ def _loaded(app_name: str) -> Finding:
             str(error).removeprefix("app: "),
             "run it where the app can be imported, and name it as module:attribute",
         )
-    return ok("app", f"{app_name} handles {len(consumer.registry.types)} event types for group {consumer.group}")
+    return ok(
+        "app", f"{app_name} handles {counted(len(consumer.registry.types), 'event type')} for group {consumer.group}"
+    )

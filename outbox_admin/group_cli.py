@@ -13,6 +13,7 @@ from outbox.shell import completion
 from outbox.shell.commands import AsJson, command, group
 from outbox.shell.console import note, print_json, progress
 from outbox.shell.database import connect
+from outbox.shell.words import counted
 from outbox_admin.audit import named
 from outbox_admin.choices import Actor, DryRun, Yes
 from outbox_admin.desks import desk
@@ -120,8 +121,13 @@ async def _remove(name: str, *, actor: str, is_sure: bool, dry_run: bool) -> Sur
 
 
 def _told(found: Survey) -> str:
-    what = f"{len(found.queues)} queues, {found.work} work rows, {found.dead} open dead letters"
-    return f"group {found.group}: {what}, {found.deferred} deferred events"
+    left = {
+        "queue": len(found.queues),
+        "work row": found.work,
+        "open dead letter": found.dead,
+        "deferred event": found.deferred,
+    }
+    return f"group {found.group}: {', '.join(counted(number, noun) for noun, number in left.items())}"
 
 
 async def _list() -> list[Group]:

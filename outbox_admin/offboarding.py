@@ -124,11 +124,16 @@ async def offboard(
 ) -> None:
     """Remove *lanes*, and tell each step of each. A desk is *opened* once the relays publish nothing to them.
 
+    With the broker away nothing is begun.
+
     Raises:
         TransientError: time is up; what was waited for is named. Nothing is lost: run it again, or ``keep`` them.
         StoreUnavailable, BrokerUnavailable: likewise.
     """
     until = time.monotonic() + within_s
+    # Of lanes that are marked, and then cannot be removed, the events would wait for nothing.
+    async with opened():
+        pass
     with store_errors():
         async with connection.transaction():
             for one in lanes:

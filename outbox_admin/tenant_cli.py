@@ -1,20 +1,21 @@
 """``outbox tenant``: how one tenant does, pausing it, its share, and removing the queues of one that has left."""
 
 import asyncio
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 import typer
 
 from consumer.brokers import ready_at
 from consumer.decide.control import WEIGHT_MAX, Scope
-from outbox.errors import ConfigError, InvalidEvent, TenantRequired
+from outbox.errors import BrokerUnavailable, ConfigError, InvalidEvent, TenantRequired
 from outbox.naming import check_group, check_tenant
 from outbox.shell.commands import AsJson, command
 from outbox.shell.commands import group as group_of_commands
 from outbox.shell.console import console, note, print_json, progress
 from outbox.shell.database import connect, store_errors
+from outbox.shell.hush import libraries_hushed
+from outbox.shell.words import counted
 from outbox_admin import control, control_cli, tenant_status, tenant_text
 from outbox_admin.audit import named
 from outbox_admin.choices import Actor, DryRun, EventType, Yes
@@ -46,7 +47,8 @@ def show_tenant(
     is told as of its process's last heartbeat.
     """
     scope = control_cli.scope_of(tenant=tenant, tier=tier, event_type=event_type, handler=None)
-    found = asyncio.run(_read(tenant, scope, control_cli.checked(group)))
+    with libraries_hushed():
+        found = asyncio.run(_read(tenant, scope, control_cli.checked(group)))
     if as_json:
         print_json(found.to_json())
     else:
@@ -142,19 +144,26 @@ def offboard_tenant(
             check_group(name)
     except (ConfigError, InvalidEvent, TenantRequired) as error:
         raise typer.BadParameter(str(error)) from None
-    lanes, done = asyncio.run(
-        _run(tenant, group, within_s=within_s, actor=named(actor), undo=undo, dry_run=dry_run, yes=yes)
-    )
+    leaving = _run(tenant, group, within_s=within_s, actor=named(actor), undo=undo, dry_run=dry_run, yes=yes)
+    with libraries_hushed():
+        lanes, done = asyncio.run(leaving)
     if as_json:
         print_json({"tenant": tenant, "queues": [one.lane.queue for one in lanes], "became": done})
         return
     for one in lanes:
         typer.echo(f"{one.lane.queue}{', being off-boarded' if one.is_marked else ''}")
-    typer.echo(f"{done} {len(lanes)}" if done else f"{len(lanes)} queues")
+    queues = counted(len(lanes), "queue")
+    typer.echo(f"{done} {queues}" if done else queues)
 
 
 async def _read(tenant: str, scope: Scope, groups: Sequence[str] | None) -> TenantStatus:
-    ready = partial(ready_at, settings(), name="outbox tenant show")
+    async def ready(queues: Sequence[str]) -> Mapping[str, int] | None:
+        try:
+            return await ready_at(settings(), queues, name="outbox tenant show")
+        except BrokerUnavailable as error:
+            note(f"what lies in queues is not known: {error}")
+            return None
+
     async with await connect(database_url(), application_name="outbox") as connection:
         with store_errors():
             return await tenant_status.read(connection, tenant, scope=scope, wanted=groups, ready=ready)
@@ -183,7 +192,7 @@ async def _run(
         opened = desk("outbox tenant offboard")
         if not yes:
             names = ", ".join(one.lane.queue for one in lanes)
-            ask(f"Delete {len(lanes)} queues of tenant {tenant} once they are worked off, {names}?")
+            ask(f"Delete {counted(len(lanes), 'queue')} of tenant {tenant} once they are worked off, {names}?")
         with progress(f"off-boarding tenant {tenant}"):
             await offboard(connection, opened, lanes, actor=actor, within_s=within_s, tell=note)
         return lanes, "off-boarded"

@@ -16,7 +16,7 @@ from outbox_admin.control import groups_of, meets
 from relay.status import unpublished
 
 Ready = Callable[[Sequence[str]], Awaitable[Mapping[str, int] | None]]
-"""How many messages of each queue nobody has in hand; None where no broker is named."""
+"""How many messages of each queue nobody has in hand; None where no broker is named, or it does not answer."""
 
 
 class Where(StrEnum):
@@ -46,18 +46,28 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantStatus:
-    """*pauses* are those that an event of the tenant may fit, by group; *weights* those that are not 1."""
+    """*pauses* are those that an event of the tenant may fit, by group; *weights* those that are not 1.
+
+    *are_queues_known*: whether the broker was asked and answered.
+    """
 
     tenant: str
     counts: tuple[Count, ...]
     pauses: Mapping[str, tuple[Pause, ...]]
     weights: Mapping[str, int]
+    are_queues_known: bool
 
     def to_json(self) -> dict[str, object]:
         """It, as ``--json`` prints it."""
         pauses = [{"group": group, **asdict(one)} for group, found in self.pauses.items() for one in found]
         counts = [asdict(one) for one in self.counts]
-        return {"tenant": self.tenant, "weights": self.weights, "pauses": plain(pauses), "counts": plain(counts)}
+        return {
+            "tenant": self.tenant,
+            "weights": self.weights,
+            "pauses": plain(pauses),
+            "counts": plain(counts),
+            "are_queues_known": self.are_queues_known,
+        }
 
 
 async def read(
@@ -67,13 +77,13 @@ async def read(
 
     Raises:
         ConfigError: one of the groups is not known.
-        BrokerUnavailable: the broker does not answer.
     """
     names = await groups_of(connection, wanted)
     told = {name: await control.read(connection, name) for name in names}
+    queued = await _queued(connection, names, tenant, ready)
     counts = [
         *await _in_log(connection, tenant),
-        *await _queued(connection, names, tenant, ready),
+        *(queued or ()),
         *await _running(connection, names, tenant),
         *await _kept(connection, names, tenant),
     ]
@@ -85,6 +95,7 @@ async def read(
             for name, found in told.items()
         },
         weights={name: one.weight for name, found in told.items() for one in found.weights if one.tenant == tenant},
+        are_queues_known=queued is not None,
     )
 
 
@@ -95,11 +106,11 @@ async def _in_log(connection: Connection, tenant: str) -> Iterable[Count]:
     ]
 
 
-async def _queued(connection: Connection, names: Sequence[str], tenant: str, ready: Ready) -> Iterable[Count]:
+async def _queued(connection: Connection, names: Sequence[str], tenant: str, ready: Ready) -> Iterable[Count] | None:
     lanes = [one.lane for name in names for one in await directory.lanes(connection, name) if one.lane.tenant == tenant]
-    events = await ready([lane.queue for lane in lanes]) if lanes else None
+    events = await ready([lane.queue for lane in lanes]) if lanes else {}
     if events is None:
-        return ()
+        return None
     return [
         Count(group=lane.group, tier=lane.tier, type=None, where=Where.QUEUE, events=events[lane.queue])
         for lane in lanes

@@ -23,7 +23,8 @@ def show(status: TenantStatus, console: Console) -> None:
             text = f"group {group}: {pause.scope} is paused until {until}, by {pause.actor}{why}"
             console.print(harmless(text), style="yellow", highlight=False, markup=False)
     if not status.counts:
-        console.print(f"nothing of tenant {harmless(status.tenant)} is waiting, running or dead", markup=False)
+        where = "" if status.are_queues_known else ", as far as is known without the broker"
+        console.print(f"nothing of tenant {harmless(status.tenant)} is waiting, running or dead{where}", markup=False)
         return
     rows: dict[tuple[str, Tier, str | None], list[Count]] = {}
     for one in status.counts:

@@ -8,6 +8,7 @@ from typing import Any, Final, LiteralString
 import psycopg
 
 from outbox.event import Tier
+from outbox.shell.words import counted
 from relay.decide.shares import Peer, fair_share
 from relay.log import slots, store
 from relay.log.replay_requests import Request, requests
@@ -177,9 +178,9 @@ def problems(status: Status, *, slow_s: float = 60.0) -> list[str]:
     found = []
     waiting = sum(lag.events for group in status.groups for lag in group.lag)
     if status.free_buckets and not status.relays:
-        found.append(f"no relay is running, and {waiting} events wait: start outbox-relay")
+        found.append(f"no relay is running, with {counted(waiting, 'event')} waiting: start outbox-relay")
     elif status.free_buckets:
-        found.append(f"{status.free_buckets} buckets are held by no relay")
+        found.append(f"{counted(status.free_buckets, 'bucket')} held by no relay")
     found += [
         f"slot {slot.slot} keeps events of {slot.oldest_s / _DAY_S:.1f} days ago: {slot.overdue}"
         for slot in status.slots
@@ -191,20 +192,20 @@ def problems(status: Status, *, slow_s: float = 60.0) -> list[str]:
         if not relay.is_able
     ]
     found += [
-        f"{one.tenant}: {one.queues} queues are being off-boarded since {one.since:%Y-%m-%d %H:%M:%S %Z}, and its"
-        " events wait: run outbox tenant offboard again, or with --keep"
+        f"{one.tenant}: off-boarding {counted(one.queues, 'queue')} has not ended since"
+        f" {one.since:%Y-%m-%d %H:%M:%S %Z}, and its events wait: run outbox tenant offboard again, or with --keep"
         for one in status.leaving
         if (status.at - one.since).total_seconds() > slow_s
     ]
     for group in status.groups:
         found += [
-            f"{group.group}: {lag.events} {lag.tier.label} events of {lag.tenants} tenants wait,"
-            f" the oldest for {lag.oldest_s:.0f} s"
+            f"{group.group}: {counted(lag.events, f'{lag.tier.label} event')} of {counted(lag.tenants, 'tenant')}"
+            f" waiting, the oldest for {lag.oldest_s:.0f} s"
             for lag in group.lag
             if lag.oldest_s > slow_s
         ]
         found += [
-            f"{group.group}: {one.events} events could not be published and are dead ({one.category}):"
+            f"{group.group}: {counted(one.events, 'event')} dead, not published ({one.category}):"
             f" outbox deferred list --group {group.group}"
             for one in group.deferred
             if one.state == "dead"

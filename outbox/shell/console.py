@@ -82,8 +82,12 @@ def wide_table(*names: str, right: Collection[str] = ()) -> Table:
 
 
 def print_json(content: object, *, indent: int | None = None) -> None:
-    """Print *content* as one JSON document: times as ISO 8601, tiers and states by name."""
-    typer.echo(json.dumps(content, default=_plain, indent=indent))
+    """Print *content* as one JSON document: times as ISO 8601, tiers and states by name.
+
+    With an *indent* it is for people, who read characters better than their escapes.
+    """
+    is_ascii = indent is None or "utf" not in (sys.stdout.encoding or "").lower()
+    typer.echo(json.dumps(content, default=_plain, indent=indent, ensure_ascii=is_ascii))
 
 
 def note(text: str) -> None:
@@ -93,8 +97,11 @@ def note(text: str) -> None:
 
 @contextmanager
 def progress(what: str, *, total: int | None = None) -> Iterator[Tell]:
-    """Show on standard error, if that is a terminal, that *what* goes on, and how far it is, if *total* is known."""
-    if not sys.stderr.isatty():
+    """Show on standard error, if that is a terminal, that *what* goes on, and how far it is, if *total* is known.
+
+    Of nothing at all there is nothing to show.
+    """
+    if total == 0 or not sys.stderr.isatty():
         yield lambda _done, _total=None: None
         return
     columns = (SpinnerColumn(), TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

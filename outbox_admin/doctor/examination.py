@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from consumer import status as consumer_status
-from outbox.errors import BrokerUnavailable, ConfigError, OutboxError
+from outbox.errors import BrokerUnavailable, ConfigError, OutboxError, SchemaMissing
 from outbox.event import Tier
 from outbox.naming import Lane
 from outbox.shell.secrets import masked
@@ -74,6 +74,8 @@ async def _looked(subject: str, look: Look) -> list[Finding]:
             return await look()
     except TimeoutError:
         return [warning(subject, f"gave no answer within {_WITHIN_S:g} s", "run it again when the server is less busy")]
+    except SchemaMissing as error:
+        return [problem(subject, str(error), "outbox migrate")]
     except ConfigError as error:
         return [problem(subject, str(error), "correct the address, or what its user may do")]
     except OutboxError as error:

@@ -14,7 +14,7 @@ _HELD: Final = 1_000_000
 def connections(sessions: Sessions) -> list[Finding]:
     """Whether the server takes as many connections as are wanted."""
     free_for_us = sessions.max_connections - sessions.reserved
-    says = f"{sessions.used} of {free_for_us} connections are in use, our processes take {sessions.wanted}"
+    says = f"{sessions.used} of {free_for_us} connections are in use; our processes take up to {sessions.wanted}"
     remedy = f"ALTER SYSTEM SET max_connections = {2 * sessions.max_connections}, restart, or run fewer slots"
     if sessions.wanted > free_for_us:
         return [problem("connections", says, remedy)]

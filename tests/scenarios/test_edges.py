@@ -64,7 +64,7 @@ async def test_an_event_that_nobody_knows_is_buried_in_sight_and_handled_once_so
 
     # Nothing that replay asks for is there yet, and saying what would be done does nothing.
     code, output = await world.command("outbox", "dead", "replay", dead_id, "--dry-run")
-    assert (code, output) == (0, f"would replay 1: {dead_id}\n")
+    assert (code, output) == (0, f"would replay 1 dead letter: {dead_id}\n")
     assert world.value("SELECT count(*) FROM consumer.dead WHERE resolution IS NULL") == 1
     assert await consumer.end() == 0
     (tmp_path / "shop.py").write_text(_SECOND)

@@ -95,7 +95,7 @@ def test_migrate_says_in_one_sentence_what_its_user_may_not_do(bare_command: Com
     [
         (["frobnicate"], {}, USAGE, "No such command 'frobnicate'"),
         (["migrate", "--chain", "all", "--nope"], {}, USAGE, "No such option: --nope"),
-        (["migrate", "--chain", "third"], {}, USAGE, "'third' is not one of 'outbox', 'consumer', 'broker', 'all'"),
+        (["migrate", "--chain", "third"], {}, USAGE, "--chain: want one of outbox, consumer, broker, all, got 'third'"),
         (["migrate", "--check", "--down"], {}, USAGE, "--check goes with neither --down nor --sql"),
         (
             ["migrate"],
@@ -109,12 +109,12 @@ def test_migrate_says_in_one_sentence_what_its_user_may_not_do(bare_command: Com
         (["dead", "list"], {"DATABASE_URL": _NOBODY}, UNAVAILABLE, "the database cannot be reached: "),
         (["rebase", "--dry-run"], {"DATABASE_URL": _NOBODY}, UNAVAILABLE, "the database cannot be reached: "),
         (["migrate"], {"OUTBOX_LOG_LEVL": "debug"}, CONFIGURATION, "did you mean OUTBOX_LOG_LEVEL?"),
-        (["group", "add"], {}, USAGE, "Missing argument 'name'"),
+        (["group", "add"], {}, USAGE, "Missing argument 'NAME'"),
         (["group", "add", "Bad Name"], {}, USAGE, "group: want 1..63 of a-z, 0-9, _ and -, got 'Bad Name'"),
         (["group", "add", "default"], {}, CONFIGURATION, "want a new name, got one that reads the log already"),
         (["dead", "list", "--group", "billling"], {}, CONFIGURATION, "group: want one of default, got 'billling'"),
-        (["dead", "list", "--category", "odd"], {}, USAGE, "'odd' is not one of 'oversized'"),
-        (["dead", "show", "seven"], {}, USAGE, "want a valid integer"),
+        (["dead", "list", "--category", "odd"], {}, USAGE, "--category: want one of oversized, unreadable"),
+        (["dead", "show", "seven"], {}, USAGE, "ID: want a whole number, got 'seven'"),
         (["dead", "show", "7"], {}, CONFIGURATION, "want the number of a dead letter, got 7, which is none"),
         (["dead", "replay"], {}, USAGE, "want ids, a filter or --all, got nothing"),
         (
@@ -177,18 +177,20 @@ def test_off_boarding_says_what_there_is_and_asks_for_what_it_needs(command: Com
     with psycopg.connect(migrated_database) as connection:
         connection.execute("insert into outbox.lane (group_name, tier, tenant) values ('default', 1, 'acme')")
     queue = "outbox.lane.default.standard.acme"
-    assert command("tenant", "offboard", "acme", "--dry-run") == (DONE, f"{queue}\n1 queues\n")
+    assert command("tenant", "offboard", "acme", "--dry-run") == (DONE, f"{queue}\n1 queue\n")
     assert command("tenant", "offboard", "acme", "-g", "billing", "--dry-run") == (DONE, "0 queues\n")
     code, output = command("tenant", "offboard", "acme", "--yes")
     assert code == CONFIGURATION
     assert output.endswith("RABBITMQ_URL: missing, want the broker's address, or OUTBOX_BROKER=postgres\n")
     code, output = command("tenant", "offboard", "acme", RABBITMQ_URL="amqp://127.0.0.1:1")
     assert (code, "want --yes where nobody can be asked" in output) == (USAGE, True)
+    code, output = command("tenant", "offboard", "acme", "--yes", RABBITMQ_URL="amqp://127.0.0.1:1")
+    assert (code, output.count("\n")) == (UNAVAILABLE, 1), output
     assert command("tenant", "offboard", "acme", "--group", "No Group")[0] == USAGE
     with psycopg.connect(migrated_database) as connection:
         assert connection.execute("select leaving_at from outbox.lane").fetchall() == [(None,)]
         connection.execute("update outbox.lane set leaving_at = now()")
-    assert command("tenant", "offboard", "acme", "--keep") == (DONE, f"{queue}, being off-boarded\nkept 1\n")
+    assert command("tenant", "offboard", "acme", "--keep") == (DONE, f"{queue}, being off-boarded\nkept 1 queue\n")
     with psycopg.connect(migrated_database) as connection:
         assert connection.execute("select leaving_at from outbox.lane").fetchall() == [(None,)]
         audit = connection.execute("select action, group_name, detail->>'tenant' from outbox.audit").fetchall()

@@ -112,7 +112,7 @@ def test_what_is_everybodys_is_paused_only_when_somebody_said_yes(command: Comma
         (("tenant", "pause", "acme", "--for", "1h", "--until", "2040-01-01T00:00:00Z"), USAGE, "want --for or --until"),
         (("tenant", "pause", "acme", "--until", "2020-01-01T00:00:00Z"), CONFIGURATION, "want a time to come"),
         (("tenant", "pause", "acme", "--until", "noon"), USAGE, "--until: want a time with its offset"),
-        (("tenant", "weight", "acme", "0"), USAGE, "greater than or equal to 1"),
+        (("tenant", "weight", "acme", "0"), USAGE, "want at least 1"),
         (("tenant", "resume", "acme"), CONFIGURATION, "want what is paused, got tenant acme"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
@@ -215,6 +215,22 @@ def test_all_that_there_is_of_a_tenant_is_shown_by_group_tier_and_type(
     assert "nothing of tenant nobody is waiting" in command("tenant", "show", "nobody")[1]
 
 
+def test_a_tenant_is_shown_while_the_broker_is_away(command: Command, app: App) -> None:
+    emit(app, "acme")
+    for tenant in ("acme", "globex"):
+        app.execute(
+            "INSERT INTO consumer.lane (group_name, tier, tenant, queue) VALUES ('default', 1, %s, %s)", (tenant,) * 2
+        )
+    away = {"RABBITMQ_URL": "amqp://guest@127.0.0.1:1/"}
+    code, output = command("tenant", "show", "acme", **away)
+    assert code == DONE, output
+    assert "what lies in queues is not known: " in output
+    assert "error when creating transport" not in output
+    assert "order.placed            1" in output
+    nothing = "nothing of tenant globex is waiting, running or dead, as far as is known without the broker"
+    assert nothing in command("tenant", "show", "globex", **away)[1]
+
+
 def test_a_weight_is_set_shown_and_taken_back(command: Command, app: App) -> None:
     code, output = command("tenant", "weight", "acme", "3", "--reason", "a migration")
     assert (code, "a migration" in output) == (DONE, True)
@@ -237,7 +253,7 @@ def test_a_group_that_is_still_run_is_not_removed_and_one_that_is_not_says_what_
     app.execute("DELETE FROM consumer.incarnation")
     assert command("group", "remove", "default", "--dry-run") == (
         DONE,
-        "group default: 2 queues, 5 work rows, 1 open dead letters, 0 deferred events\n",
+        "group default: 2 queues, 5 work rows, 1 open dead letter, 0 deferred events\n",
     )
     assert command("group", "remove", "default")[0] != DONE
     # With the broker away nothing is begun: its queues could not be removed, and later nobody would know them.

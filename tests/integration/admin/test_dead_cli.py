@@ -15,6 +15,7 @@ import pytest
 from outbox.shell.exits import CONFIGURATION, DONE, USAGE
 from tests.integration.admin.test_cli import Command
 from tests.support.processes import ConsoleProcess, Processes
+from tests.support.screens import on_terminal
 from tests.support.wait import until
 
 SECRET = "hunter2"
@@ -100,8 +101,8 @@ def test_every_way_to_choose_leaves_what_fits_in_every_command(command: Command,
     ]
     for chosen in choices:
         assert listed(command, *chosen) == [wanted], chosen
-        assert command("dead", "replay", "--dry-run", *chosen) == (DONE, f"would replay 1: {wanted}\n")
-        assert command("dead", "discard", "--dry-run", *chosen) == (DONE, f"would discard 1: {wanted}\n")
+        assert command("dead", "replay", "--dry-run", *chosen) == (DONE, f"would replay 1 dead letter: {wanted}\n")
+        assert command("dead", "discard", "--dry-run", *chosen) == (DONE, f"would discard 1 dead letter: {wanted}\n")
         code, output = command("dead", "export", *chosen)
         assert (code, [json.loads(line)["id"] for line in output.splitlines()]) == (DONE, [wanted])
         code, output = command("dead", "groups", "--json", *chosen)
@@ -182,6 +183,17 @@ def test_payloads_are_shown_and_exported_only_when_asked_for_and_the_audit_tells
     assert file.stat().st_mode & 0o077 == 0
     audit = letters.rows("SELECT action, detail->>'payload' FROM consumer.audit ORDER BY id")
     assert audit == [("dead.export", "false"), ("dead.show", "true"), ("dead.export", "true")]
+
+
+def test_a_trace_is_shown_line_by_line_and_characters_as_themselves(command: Command, letters: Letters) -> None:
+    ((number, _),) = letters.add(tenant="caf\u00e9")
+    letters.rows(f"INSERT INTO consumer.dead_trace (dead_id, trace) VALUES ({number}, E'KeyError\\n  in bill\\n')")
+    output = command("dead", "show", str(number), "--trace")[1]
+    assert '"tenant": "caf\u00e9"' in output
+    assert json.loads(output)["trace"] == ["KeyError", "  in bill"]
+    assert (
+        json.loads(command("dead", "show", str(number), "--trace", "--json")[1])["trace"] == json.loads(output)["trace"]
+    )
 
 
 def test_an_export_that_fails_leaves_the_file_as_it_was_and_is_in_the_audit(
@@ -266,3 +278,9 @@ def test_a_terminal_sees_how_far_a_replay_is(letters: Letters, migrated_database
     assert process.wait(timeout=20) == DONE, printed
     assert b"30/30" in printed
     assert b"replayed 30, refused 0" in printed
+
+
+def test_a_replay_of_nothing_shows_no_progress(migrated_database: str, tmp_path: Path) -> None:
+    settings = {"DATABASE_URL": migrated_database}
+    ended = on_terminal("outbox", "dead", "replay", "--type", "none", cwd=tmp_path, settings=settings)
+    assert (ended.code, ended.screen.split("\r\n")) == (DONE, ["replayed 0, refused 0", ""])

@@ -220,9 +220,9 @@ def test_what_another_operator_has_locked_is_refused_and_not_waited_for(
     [
         (["retry"], USAGE, "want ids, a filter or --all, got nothing"),
         (["discard", "--all", "--state", "void"], USAGE, "want retry or dead, got void"),
-        (["show", "seven"], USAGE, "want a valid UUID"),
+        (["show", "seven"], USAGE, "ID: want a UUID, got 'seven'"),
         (["list", "--group", "billling"], CONFIGURATION, "group: want one of billing, default, got 'billling'"),
-        (["list", "--category", "odd"], USAGE, "'odd' is not one of 'unroutable', 'too_large'"),
+        (["list", "--category", "odd"], USAGE, "--category: want one of unroutable, too_large"),
         (["retry", "01890a5d-ac96-774b-bcce-b302099a8057"], CONFIGURATION, "want deferred events (retry or dead or"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

@@ -128,7 +128,7 @@ def test_a_group_is_never_sent_again_what_is_older_than_its_start(command: Comma
         (["replay", "--from", "oldest", "--group", "audti"], CONFIGURATION, "group: want one of default, got 'audti'"),
         (["replay", "--from", "2999-01-01T00:00:00Z"], CONFIGURATION, "--from: want a time that is not ahead"),
         (["replay", "--from", "2020-01-01T00:00:00Z"], CONFIGURATION, "the log keeps every event, 2026-01-01T"),
-        (["replay", "cancel", "one"], USAGE, "want a valid integer"),
+        (["replay", "cancel", "one"], USAGE, "NUMBER: want a whole number, got 'one'"),
         (["group", "add", "audit", "--from", "2020-01-01"], USAGE, "--from: want a time with its offset"),
         (["group", "add", "audit", "--from", "2020-01-01T00:00:00Z"], CONFIGURATION, "the log keeps every event, 2026"),
         (["group", "add", "audit", "--from", "2999-01-01T00:00:00Z"], CONFIGURATION, "want a start that is not ahead"),

@@ -53,7 +53,7 @@ async def test_check_says_that_all_is_in_order_and_shows_every_setting(command: 
     code, output = await command("check", "shop:consumer")
     assert code == 0, output
     assert "OUTBOX_CONSUMER_SLOTS=10" in output
-    assert "in order: 1 event types" in output
+    assert "in order: 1 event type\n" in output
 
 
 async def test_an_app_may_have_packages_named_admin_and_migrations(command: Command, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from outbox_admin.doctor.finding import Finding, Level
 from outbox_admin.doctor.needs import Process
 from outbox_admin.embedded import PostgresNode
 from outbox_admin.settings import AdminSettings
+from tests.integration.admin.test_dead_cli import Letters
 from tests.integration.relay.copies import copied, same
 from tests.support.rabbit import RabbitNode
 from tests.support.services import Rabbit, fresh_name
@@ -110,6 +111,8 @@ async def test_a_schema_that_is_not_there_is_to_be_migrated(database: str) -> No
         f"outbox migrate --chain {chain}" for chain in ("outbox", "consumer", "broker")
     ]
     assert {finding.level for finding in behind} == {Level.PROBLEM}
+    for subject in ("relays", "groups"):
+        assert (await only(a_patient(database, None), subject)).remedy == "outbox migrate"
 
 
 async def test_a_superuser_is_a_problem_once_the_app_has_policies(migrated_database: str) -> None:
@@ -223,10 +226,19 @@ async def test_a_policy_that_loses_messages_is_named(
     assert any(f"a policy sets message-ttl on {LANE.queue}" in finding.says for finding in lossy)
 
 
-async def test_dead_letters_and_deferred_events_are_counted(lane: psycopg.Connection, migrated_database: str) -> None:
+async def test_a_group_without_a_consumer_is_named(lane: psycopg.Connection, migrated_database: str) -> None:
     lane.execute("INSERT INTO outbox.consumer_group (group_name) VALUES ('idle')")
     says = [finding.says for finding in await found(a_patient(migrated_database, None), "groups")]
     assert "group idle has no consumer that is alive" in says
+
+
+async def test_dead_letters_are_counted_and_told_once(migrated_database: str) -> None:
+    with psycopg.connect(migrated_database, autocommit=True) as owner:
+        Letters(owner).add(count=2)
+    findings = [finding async for finding in examine(a_patient(migrated_database, None))]
+    assert [(one.subject, one.says, one.remedy) for one in findings if "dead letter" in one.says] == [
+        ("dead letters", "default: 2 open dead letters", "outbox dead groups --group default")
+    ]
 
 
 async def test_a_memory_alarm_is_seen_by_the_http_api(faulty_rabbit: RabbitNode) -> None:

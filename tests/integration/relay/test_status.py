@@ -25,7 +25,7 @@ async def test_without_a_relay_status_counts_what_waits_and_says_to_start_one(ur
     assert all(0 <= lag.oldest_s < 60 for lag in group.lag)
     assert (found.relays, found.free_buckets) == ([], 64)
     assert (found.scheduled, found.scheduled_due) == (2, 1)
-    assert status.problems(found) == ["no relay is running, and 9 events wait: start outbox-relay"]
+    assert status.problems(found) == ["no relay is running, with 9 events waiting: start outbox-relay"]
 
 
 async def test_with_a_relay_status_shows_leases_and_nothing_waiting(
@@ -85,8 +85,8 @@ async def test_an_off_boarding_that_was_left_half_done_is_told(url: str, app: Ap
                ('default', 2, 'other', now())"""
     )
     app.commit()
-    (problem,) = [one for one in status.problems(await status.read(url)) if "off-boarded" in one]
-    assert problem.startswith("left: 2 queues are being off-boarded since 2")
+    (problem,) = [one for one in status.problems(await status.read(url)) if "off-boarding" in one]
+    assert problem.startswith("left: off-boarding 2 queues has not ended since 2")
 
 
 async def test_replays_that_are_under_way_are_shown_with_how_far_they_are(url: str, app: App) -> None:
@@ -150,6 +150,6 @@ async def test_deferred_events_are_counted_by_state_and_category(url: str, app: 
     }
     dead = [problem for problem in status.problems(found) if "dead" in problem]
     assert dead == [
-        f"default: 1 events could not be published and are dead ({category}): outbox deferred list --group default"
+        f"default: 1 event dead, not published ({category}): outbox deferred list --group default"
         for category in ("forbidden", "unroutable")
     ]
