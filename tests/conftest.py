@@ -8,6 +8,7 @@ from typing import NoReturn, TypeVar
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from outbox.errors import OutboxError
 from outbox_admin.embedded import PostgresNode
@@ -33,6 +34,9 @@ from tests.support.services import (
 
 T = TypeVar("T")
 _REPORT = pytest.StashKey[Report]()
+# How long examples take to make says how busy the machine is, not what is right.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
