@@ -18,7 +18,7 @@ from outbox_admin import dead_tables, operators_cli
 from outbox_admin.audit import named
 from outbox_admin.choices import Actor, DryRun, Everything, OneGroup, Yes
 from outbox_admin.dead_choice import Choice, check_id, chooses
-from outbox_admin.dead_deciding import check_known, connected, counted, decide_all, would
+from outbox_admin.dead_deciding import connected, counted, decide_all, explain_nothing, would
 from outbox_admin.dead_export import line, plain, target, whole
 from outbox_admin.prompt import ask
 
@@ -259,7 +259,7 @@ async def _list(choice: Choice, state: DeadState, limit: int, before: int | None
         letters = await _now(connection, choice, state)
         found = await dead_list.matching(connection, letters, limit=limit, before_id=before)
         if not found:
-            await check_known(connection, letters.group)
+            await explain_nothing(connection, letters.group)
         return found
 
 
@@ -268,7 +268,7 @@ async def _groups(choice: Choice, limit: int) -> list[dead_list.DeadGroup]:
         letters = await choice.now(connection)
         found = await dead_list.groups(connection, letters, limit=limit)
         if not found:
-            await check_known(connection, letters.group)
+            await explain_nothing(connection, letters.group)
         return found
 
 

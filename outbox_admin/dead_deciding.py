@@ -13,7 +13,7 @@ from consumer.store.dead_list import DeadFilter
 from consumer.store.stored import Connection
 from outbox.schema import DEFAULT_GROUP
 from outbox.shell import words
-from outbox.shell.console import print_json, progress
+from outbox.shell.console import note, print_json, progress
 from outbox.shell.database import connect, store_errors
 from outbox_admin.choices import check_found, check_group_known
 from outbox_admin.dead_run import Decide, Tally, in_batches
@@ -26,7 +26,7 @@ async def counted(connection: Connection, letters: DeadFilter, limit: int | None
     """How many letters there are, at most *limit*, and the highest number among them."""
     total, to_id = await dead_list.count(connection, letters)
     if not total:
-        await check_known(connection, letters.group)
+        await explain_nothing(connection, letters.group)
     return Tally(total=total if limit is None else min(limit, total)), to_id
 
 
@@ -86,9 +86,14 @@ def _check_found(letters: DeadFilter, found: Sequence[int] | set[int]) -> None:
     check_found(letters.ids or (), found, what=what, do="'outbox dead show ID' tells what became of one")
 
 
-async def check_known(connection: Connection, group: str) -> None:
-    """Complain of a group that never ran, as far as this role may know which did."""
+async def explain_nothing(connection: Connection, group: str) -> None:
+    """Say which groups have open letters where *group* is only the default; complain of one that never ran.
+
+    As far as this role may know.
+    """
     if group == DEFAULT_GROUP:
+        for name, letters in await dead_list.elsewhere(connection, group):
+            note(f"group {name} has {words.counted(letters, 'open dead letter')}: --group {name}")
         return
     try:
         known = await status.groups(connection)

@@ -114,6 +114,13 @@ async def count(connection: Connection, dead_filter: DeadFilter) -> tuple[int, i
     return row[0], row[1]
 
 
+async def elsewhere(connection: Connection, group: str) -> list[tuple[str, int]]:
+    """How many open letters every other group has that has any, by name."""
+    return [
+        (name, letters) for name, letters in await (await fresh(connection, _ELSEWHERE, {"group": group})).fetchall()
+    ]
+
+
 async def ids(connection: Connection, dead_filter: DeadFilter, *, after_id: int, to_id: int, limit: int) -> list[int]:
     """The numbers of those that fit in ``(after_id, to_id]``, oldest first."""
     values = {**parameters(dead_filter), "after_id": after_id, "to_id": to_id, "limit": limit}
@@ -253,6 +260,10 @@ _ONE: Final = _compose(sql.SQL("{listed} WHERE d.id = %(id)s"))
 _STREAM: Final = _compose(sql.SQL("{listed} WHERE {fits} ORDER BY d.id"))
 _STREAM_WHOLE: Final = _compose(sql.SQL("{listed} WHERE {fits} ORDER BY d.id"), with_message=True)
 _COUNT: Final = _compose(sql.SQL("SELECT count(*), coalesce(max(d.id), 0) FROM consumer.dead d WHERE {fits}"))
+_ELSEWHERE: Final = """
+    SELECT group_name, count(*) FROM consumer.dead WHERE resolution IS NULL AND group_name <> %(group)s
+    GROUP BY group_name ORDER BY group_name
+"""
 _IDS: Final = _compose(
     sql.SQL("""
     SELECT d.id FROM consumer.dead d WHERE {fits} AND d.id > %(after_id)s AND d.id <= %(to_id)s

@@ -126,6 +126,18 @@ def test_what_makes_no_sense_is_usage(command: Command) -> None:
     assert "want an age as 90s, 15m, 2h or 7d, got '2 weeks'" in command("dead", "list", "--older-than", "2 weeks")[1]
 
 
+def test_where_the_default_group_has_none_the_groups_that_have_some_are_named(
+    command: Command, letters: Letters
+) -> None:
+    letters.add(count=2)
+    letters.rows("UPDATE consumer.dead SET group_name = 'billing'")
+    hint = "group billing has 2 open dead letters: --group billing\n"
+    for verb in ("groups", "list"):
+        assert command("dead", verb) == (DONE, f"no open dead letters in group default\n{hint}")
+        assert hint not in command("dead", verb, "--group", "billing")[1]
+    assert command("dead", "replay", "--all") == (DONE, f"replayed 0, refused 0\n{hint}")
+
+
 def test_pages_of_a_list_say_how_to_go_on(command: Command, letters: Letters) -> None:
     numbers = [number for number, _ in letters.add(count=5)]
     code, output = command("dead", "list", "--limit", "2")
