@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Final, Protocol
 
+from outbox.records import record
 from outbox.topology import QueueKind
 from outbox.wire import Message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Receipt:
     """Where a delivery came by. *epoch* is unique to one opened channel within the process."""
 
@@ -25,7 +26,7 @@ class Receipt:
     tag: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Delivery:
     """One message in this process's hands, unsettled. *routing_key* is the one it was published with."""
 

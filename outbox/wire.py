@@ -9,8 +9,7 @@ lower-case letters and digits. Nothing an app gives becomes a header's name: no 
 Source: the RabbitMQ binding named in the CloudEvents repository's proprietary-specs.md.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final, cast
 from uuid import UUID
@@ -18,6 +17,7 @@ from uuid import UUID
 from outbox.errors import InvalidEvent, Unreadable
 from outbox.event import Event, Ordering, Tier
 from outbox.naming import check_tenant, check_text, check_type
+from outbox.records import record
 
 SPEC_VERSION: Final = "1.0"
 DATA_VERSION: Final = "ce-dataversion"
@@ -28,7 +28,7 @@ _NUMBER_DIGITS_MAX: Final = len(str(_NUMBER_MAX))
 _SHORT_BYTES_MAX: Final = 255  # of an AMQP property
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Message:
     """One message's properties, headers and body. It is always persistent (delivery mode 2).
 
@@ -154,11 +154,10 @@ class _Attributes:
 
     def __init__(self, headers: Mapping[str, object]) -> None:
         self._headers = headers
-        self._texts = _texts(headers)
+        texts = _texts(headers)
+        self.text_or_none: Callable[[str], str | None] = self._checked if texts is None else texts.get
 
-    def text_or_none(self, name: str) -> str | None:
-        if self._texts is not None:
-            return self._texts.get(name)
+    def _checked(self, name: str) -> str | None:
         value = self._headers.get(name)
         if isinstance(value, bytes):  # some clients send header text as a byte array
             value = value.decode(errors="replace")

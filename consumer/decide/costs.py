@@ -9,7 +9,7 @@ handlers there is nothing to correct.
 from collections.abc import Iterable
 from typing import Final
 
-#: What a tenant may take per round: 10 ms. Rounds cost the scheduler at most slots / 10 ms visits.
+#: What an event of an unknown type is taken to cost: 10 ms.
 QUANTUM: Final = 10
 _MS: Final = 1_000
 _GAIN: Final = 8
@@ -33,6 +33,14 @@ class Costs:
         if expected is not None and abs(cost - expected) > _CLOSE:
             self._expected[event_type] = expected + (cost - expected) / _GAIN
         return cost
+
+
+def quantum_of(slots: int) -> int:
+    """What a tenant may take per round where *slots* run: a millisecond of them all, 10 ms or more.
+
+    Rounds cost the scheduler at most a visit for each such millisecond, however many slots there are.
+    """
+    return max(QUANTUM, slots)
 
 
 def cost_of(took_s: float) -> int:

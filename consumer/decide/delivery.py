@@ -17,6 +17,7 @@ from outbox import wire
 from outbox.errors import InvalidEvent, Unreadable
 from outbox.event import Event, EventModel
 from outbox.naming import Lane
+from outbox.records import record
 from outbox.strict_json import NotStrict, dumps, loads
 from outbox.trail import Trail
 
@@ -32,7 +33,7 @@ class Refused:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Body:
     """A payload that was read: *value* is what its JSON says, ``None`` too when it is no JSON (*is_json* says)."""
 

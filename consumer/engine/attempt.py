@@ -30,12 +30,13 @@ from consumer.store.ledger import Claim, Entry, Ledger, State, is_marked, mark_o
 from consumer.store.stored import Connection
 from outbox.errors import LeaseLost, PermanentError, StoreUnavailable
 from outbox.event import Event
+from outbox.records import record
 
 T = TypeVar("T")
 _CLAIM_S: Final = 3.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Job:
     """What is to be tried. *is_last*: with this handler done, every handler of the event is.
 
@@ -51,7 +52,7 @@ class Job:
     is_last: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Handled:
     """Done. *result* is what the handler returned to be kept, as JSON text.
 

@@ -21,6 +21,7 @@ from outbox.tenancy import enter_tenant, tenant_scope
 from outbox.trail import enter_trail, trail_scope
 
 _log: Final = structlog.get_logger("consumer.handler")
+_DONE: Final = Done()
 
 
 def arguments_of(
@@ -110,7 +111,7 @@ def outcome_of(returned: object, handler: Handler) -> Outcome:
     """What a handler meant that returned *returned*."""
     match returned:
         case None:
-            return Done()
+            return _DONE
         case Done() | Retry() | Snooze() | Throttled() | DeadLetter() | Drop():
             return returned
         case _:

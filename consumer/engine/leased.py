@@ -21,7 +21,7 @@ from consumer.engine.attempt import Early, Fenced, Handled, Job, Known, Result, 
 from consumer.engine.authorisation import refusal
 from consumer.engine.calling import arguments_of, outcome_of
 from consumer.engine.group_commit import GroupCommit
-from consumer.outcome import DeadLetter, Done, Outcome
+from consumer.outcome import DeadLetter, Done
 from consumer.registry import Handler
 from consumer.store.claims import Answer, Ask, Claims, Completion, Taken
 from consumer.store.desk import Desk
@@ -93,23 +93,20 @@ class Leased:
         return replace(result, token=claim.token)
 
     async def _call(self, job: Job, payload: object, claim: Taken, invoke: Invoke) -> Handled | Returned:
-        outcome = await self._outcome(job, payload, claim, invoke)
-        if not isinstance(outcome, Done):
-            return Returned(attempt=claim.attempt, outcome=outcome)
-        return Handled(attempt=claim.attempt, result=result_text(outcome.result, bytes_max=self._result_bytes_max))
-
-    async def _outcome(self, job: Job, payload: object, claim: Taken, invoke: Invoke) -> Outcome:
-        if (refused := await refusal(job.handler, job.event)) is not None:
-            return refused
-        if await self._is_already_done(job, payload, claim, invoke):
+        handler, attempt = job.handler, claim.attempt
+        if handler.checks.authorise is not None and (refused := await refusal(handler, job.event)) is not None:
+            return Returned(attempt=attempt, outcome=refused)
+        # Only an earlier start may have had the effect.
+        hook = handler.already_done if attempt > 1 or claim.unended or job.is_replay else None
+        if hook is not None and await self._is_already_done(hook, job, payload, claim, invoke):
             self._tell("found already done", job, claim)
-            return Done()
-        return outcome_of(await self._ask(job.handler, job.event, payload, claim, invoke), job.handler)
+            return Handled(attempt=attempt)
+        outcome = outcome_of(await self._ask(handler, job.event, payload, claim, invoke), handler)
+        if not isinstance(outcome, Done):
+            return Returned(attempt=attempt, outcome=outcome)
+        return Handled(attempt=attempt, result=result_text(outcome.result, bytes_max=self._result_bytes_max))
 
-    async def _is_already_done(self, job: Job, payload: object, claim: Taken, invoke: Invoke) -> bool:
-        hook = job.handler.already_done
-        if hook is None or not (claim.attempt > 1 or claim.unended or job.is_replay):
-            return False
+    async def _is_already_done(self, hook: Handler, job: Job, payload: object, claim: Taken, invoke: Invoke) -> bool:
         answer = await self._ask(hook, job.event, payload, claim, invoke)
         if not isinstance(answer, bool):
             raise PermanentError(f"{hook.name}: want True or False, got {type(answer).__name__}")

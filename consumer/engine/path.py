@@ -88,10 +88,15 @@ class Path:
         if item.handlers == ():
             return await self._pass_void(slot, item, event)
         wanted = self._wanted(item, event)
-        body = self._verified(item, event, wanted)
+        now = self._now()
+        body = self._verified(item, event, wanted, now=now)
         if isinstance(body, Refused):
             return await self._refuse(slot.connection, item, body)
-        return await self._handle(slot, item, event, body, wanted)
+        walked = await self._handle(slot, item, event, body, wanted)
+        # What comes from a row waited on purpose, and a replay's or a duplicate's time is long past.
+        if item.row is None and event.replay is None and isinstance(walked, Settled) and walked.outcome != "duplicate":
+            self._tally.start_delay[item.lane.tier].observe((now - event.ledger_time).total_seconds())
+        return walked
 
     async def park(self, connection: SlotConnection, item: Item) -> Settled:
         """Keep *item*, which was held long enough, as a work row. Raises as ``walk``."""
@@ -134,7 +139,7 @@ class Path:
 
     async def _pass_void(self, slot: Slot, item: Item, event: Event) -> Walked:
         skipped: list[str] = []
-        if event.is_void and self._is_remembered(event):
+        if event.is_void and self._is_remembered(event, self._now()):
             # It may come once more as it was, from a relay that had it in hand when it was discarded.
             skipped = [handler.name for handler in self._registry.handlers_of(event.type)]
         turn = await self._books.pass_void(slot.connection, item, event, skipped=skipped)
@@ -142,14 +147,14 @@ class Path:
             return Held(turn=turn)
         return self._telling.settled(item, Settled(outcome="passed over", passed=self._number(event)))
 
-    def _verified(self, item: Item, event: Event, wanted: Sequence[Handler]) -> Body | Refused:
+    def _verified(self, item: Item, event: Event, wanted: Sequence[Handler], *, now: datetime) -> Body | Refused:
         """Return the payload of *event* if its handlers may see it."""
         if not wanted:
             return Refused(
                 category=DeadCategory.UNKNOWN_TYPE, reason=f"event type: want one with a handler here, got {event.type}"
             )
         # A work row has been in our hands all along, so the ledger knows all there is to know of it.
-        if item.owner is None and not self._is_remembered(event):
+        if item.owner is None and not self._is_remembered(event, now):
             return Refused(
                 category=DeadCategory.OUTSIDE_HORIZON,
                 reason=f"ledger time: want at most {self._horizon} ago and 5 minutes ahead,"
@@ -157,13 +162,12 @@ class Path:
             )
         return read_body(event)
 
-    def _is_remembered(self, event: Event) -> bool:
+    def _is_remembered(self, event: Event, now: datetime) -> bool:
         """Whether the ledger can tell a duplicate of *event*."""
-        return is_within(event.ledger_time, now=self._now(), horizon=self._horizon)
+        return is_within(event.ledger_time, now=now, horizon=self._horizon)
 
     async def _handle(self, slot: Slot, item: Item, event: Event, body: Body, wanted: Sequence[Handler]) -> Walked:
         fates: Sequence[Fate] = []
-        waited_s = (self._now() - event.ledger_time).total_seconds()
         unwritten = Unwritten()
         is_closed = False
         for handler in wanted:
@@ -189,11 +193,7 @@ class Path:
                     self._telling.buried(item, fate.category, handler=fate.handler)
                 elif isinstance(fate, Pending) and fate.pause is not None:
                     self._telling.paused(item, event, fate, fate.pause)
-        settled = self._told(item, event, fates)
-        # What comes from a row waited on purpose, and a replay's or a duplicate's time is long past.
-        if item.row is None and event.replay is None and settled.outcome != "duplicate":
-            self._tally.start_delay[item.lane.tier].observe(waited_s)
-        return settled
+        return self._told(item, event, fates)
 
     async def _try(self, slot: Slot, item: Item, job: Job) -> Handled | Known | Early | Returned | Raised | Fenced:
         began = time.monotonic()

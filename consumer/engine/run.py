@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from consumer.api import Consumer
-from consumer.decide.costs import QUANTUM, Costs
+from consumer.decide.costs import Costs, quantum_of
 from consumer.decide.fairness import Kind, Scheduler
 from consumer.decide.limit import bounds_of
 from consumer.engine.abandoned import Abandoned
@@ -199,7 +199,7 @@ async def _assemble(
         limits.slots,
         reserved_percent=limits.reserved_percent,
         tiers=limits.tiers,
-        quantum=1 if costs is None else QUANTUM,
+        quantum=1 if costs is None else quantum_of(limits.slots),
         weight_of=weights.of,
         bounds=bounds,
     )

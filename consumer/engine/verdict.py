@@ -15,6 +15,7 @@ from consumer.outcome import DeadCategory, DeadLetter, Drop, Retry, Snooze, Thro
 from consumer.registry import Handler
 from consumer.store.ledger import Entry, State
 from consumer.store.work import Reason
+from outbox.records import record
 
 # Another process has it; nothing wakes us when it ends.
 _RUNNING_ELSEWHERE_S = 5.0
@@ -22,7 +23,7 @@ _RUNNING_ELSEWHERE_S = 5.0
 _PAUSED_S = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Finished:
     """Nothing is left to do: *state* says done or skipped. *is_new*: it ran now. *why* it was dropped, if it was."""
 

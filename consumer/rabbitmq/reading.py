@@ -8,7 +8,6 @@ nothing is read differently here, only sooner; the exchange's name, which pamqp 
 
 import struct
 from asyncio import StreamReader
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from aiormq.exceptions import AMQPConnectionError, InvalidFrameError
@@ -16,6 +15,7 @@ from pamqp import commands
 from pamqp.exceptions import PAMQPException
 from pamqp.frame import FrameTypes, unmarshal
 
+from outbox.records import record
 from outbox.wire import Message
 
 _CHUNK_BYTES: Final = 65_536
@@ -40,7 +40,7 @@ _LONG_TEXT: Final = ord("S")
 _DELIVERY_MODES: Final = (1, 2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Delivered:
     """A whole delivery: what its three frames say."""
 

@@ -10,7 +10,6 @@ that share rows never wait for each other in a ring.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
 from operator import itemgetter
@@ -29,11 +28,12 @@ from consumer.store.ledger import ABANDONED, State
 from consumer.store.plans import fresh
 from consumer.store.stored import Connection
 from outbox.event import Event
+from outbox.records import record
 
 _FIRST: Final = itemgetter(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Ask:
     """What is to be claimed. *is_stored* and *is_replay* as in ``ledger.Claim``."""
 
@@ -43,7 +43,7 @@ class Ask:
     is_replay: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Taken:
     """A claim that *incarnation* holds. *attempt* counts from 1; a claim that was taken over counts no new one.
 
@@ -61,7 +61,7 @@ class Taken:
 Answer: TypeAlias = Taken | State | Turn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Completion:
     """A claim whose handler is done. *result* is JSON text to keep.
 

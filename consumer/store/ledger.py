@@ -19,6 +19,7 @@ from consumer.decide.horizon import Ring, slot_of
 from consumer.store.at_once import FirstStatement
 from consumer.store.stored import Connection
 from outbox.event import Event
+from outbox.records import record
 from outbox.schema import TENANT_SETTING
 
 _CHECK_NAME: Final = "application_name"
@@ -36,7 +37,7 @@ class State(StrEnum):
     SKIPPED = "skipped"  # the handler did not want it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Entry:
     """What the ledger is to say of one handler. *attempts* counts those that were spent.
 
@@ -49,7 +50,7 @@ class Entry:
     token: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Claim:
     """What is to be taken, and by whom.
 

@@ -7,6 +7,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeAlias
 
 from outbox.event import Tier
+from outbox.records import record
 
 if TYPE_CHECKING:
     from consumer.decide.fairness.rooms import Room
@@ -18,7 +19,7 @@ PauseScope: TypeAlias = tuple[Tier | None, str | None, str | None]
 """What a pause is about: tier, tenant, type; None where it does not matter, so three of them are everything."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Item:
     """One piece of work. *cost* is what it is expected to take, a positive integer in the unit of the quantum."""
 
@@ -30,7 +31,7 @@ class Item:
     cost: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Grant:
     """*item* may start now. *is_reserved*: in a slot kept for interactive work."""
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from consumer.decide.costs import QUANTUM, Costs, cost_of
+from consumer.decide.costs import QUANTUM, Costs, cost_of, quantum_of
 
 
 def test_before_anything_was_measured_an_event_costs_a_quantum() -> None:
@@ -40,3 +40,8 @@ def test_types_that_nobody_handles_take_no_memory() -> None:
         costs.learn(f"made-up-{number}", 5.0)
     assert costs.expected("made-up-1") == QUANTUM
     assert costs._expected.keys() == {"a"}
+
+
+@pytest.mark.parametrize(("slots", "want"), [(2, 10), (10, 10), (100, 100), (1000, 1000)])
+def test_a_turn_is_a_millisecond_of_all_slots_and_never_less_than_an_unknown_event(slots: int, want: int) -> None:
+    assert quantum_of(slots) == want
