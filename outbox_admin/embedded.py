@@ -215,7 +215,7 @@ class PostgresNode:
             self.binaries,
             "initdb",
             *("-D", str(self.data), "-U", "postgres", f"--pwfile={password}", "--auth=scram-sha-256"),
-            *("--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"),
+            *("--encoding=UTF8", "--locale=C", "--no-sync"),
         )
         password.unlink()
         if made.returncode != 0:
