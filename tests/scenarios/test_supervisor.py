@@ -94,6 +94,6 @@ async def test_a_worker_whose_event_loop_stands_is_killed_and_replaced(rig: Rig,
 
 async def test_what_no_worker_can_get_over_ends_them_all_with_its_code_and_is_said_once(start: Start) -> None:
     fleet = start(3, app="tests.scenarios.dangerous:nothing")
-    assert await fleet.process.ended() == 78
+    assert await fleet.process.ended(deadline_s=60.0) == 78
     assert fleet.process.output.count("want a Consumer") == 1
     assert len(fleet.said("worker ended for good")) == 1

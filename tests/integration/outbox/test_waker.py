@@ -135,11 +135,13 @@ def test_a_waker_that_cannot_connect_harms_no_commit_and_is_logged_once(
         assert len(heard(ear)) == 1
 
 
-def test_a_waker_whose_connection_was_lost_connects_again(own_engine: sa.Engine, waking: Outbox) -> None:
+async def test_a_waker_whose_connection_was_lost_connects_again(own_engine: sa.Engine, waking: Outbox) -> None:
     with listening(own_engine) as ear:
         place(own_engine, waking)
         (told_by,) = heard(ear)
-        ear.execute("select pg_terminate_backend(%s, 5000)", (told_by,))
+        ear.execute("select pg_terminate_backend(%s)", (told_by,))
+        left = "select from pg_stat_activity where pid = %s"
+        await until(lambda: not ear.execute(left, (told_by,)).fetchall(), what="its session to end")
         for order in range(20):
             place(own_engine, waking, order=order)
             again = heard(ear, within_s=0.5)
