@@ -20,7 +20,6 @@ BROKER = re.compile(r'rabbitmq(?: as "([^"]+)")?')
 
 
 @pytest.mark.parametrize("path", all_pages(), ids=name_of)
-@pytest.mark.timeout(60)
 def test_every_block_does_what_its_page_says(path: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     page = read_page(path)
     if page.needs.startswith(WHOLE):

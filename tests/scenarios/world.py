@@ -34,7 +34,7 @@ class Service:
         self.process = process
         self._port: int | None = None
 
-    async def until_ready(self, *, deadline_s: float = 30.0) -> None:
+    async def until_ready(self, *, deadline_s: float = 60.0) -> None:
         """Wait until ``/ready`` says yes."""
 
         async def is_ready() -> bool:
@@ -43,7 +43,7 @@ class Service:
 
         await until(is_ready, deadline_s=deadline_s, every_s=0.05, what=f"{self.process.name} to be ready")
 
-    async def until_unready(self, *, deadline_s: float = 10.0) -> None:
+    async def until_unready(self, *, deadline_s: float = 30.0) -> None:
         """Wait until ``/ready`` says no."""
 
         async def is_unready() -> bool:
@@ -74,7 +74,7 @@ class Service:
         wanted = {"event": event, **fields}
         return [record for record in self.process.records() if wanted.items() <= record.items()]
 
-    async def end(self, *, deadline_s: float = 20.0) -> int:
+    async def end(self, *, deadline_s: float = 40.0) -> int:
         """Ask it to end as a supervisor does; its exit code."""
         self.process.terminate()
         return await self.process.ended(deadline_s=deadline_s)
@@ -148,7 +148,7 @@ class World:
             connection.execute(statement.encode())
 
     async def until_value(
-        self, query: str, wanted: object, *, deadline_s: float = 30.0, every_s: float = 0.1, what: str = ""
+        self, query: str, wanted: object, *, deadline_s: float = 60.0, every_s: float = 0.1, what: str = ""
     ) -> None:
         """Wait until *query* returns *wanted*, while all services run."""
         found: object = None
@@ -175,7 +175,7 @@ class World:
                 return False
             return not any([await consumer.metric("outbox_consumer_in_hand") for consumer in consumers])
 
-        await until(is_idle, deadline_s=30.0, every_s=0.1, what="queues, work rows and hands to be empty")
+        await until(is_idle, deadline_s=60.0, every_s=0.1, what="queues, work rows and hands to be empty")
 
     async def queues(self) -> dict[str, int]:
         """How many messages wait in each queue of ours that exists."""

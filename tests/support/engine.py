@@ -129,7 +129,7 @@ class Process:
         self.stop = stop
         self.readiness = readiness
 
-    async def drain(self, *, deadline_s: float = 20.0) -> None:
+    async def drain(self, *, deadline_s: float = 40.0) -> None:
         """Ask it to end, as SIGTERM does, and wait until it has."""
         self.stop.request()
         await asyncio.wait_for(self.task, deadline_s)
@@ -221,7 +221,7 @@ class Rig:
         """The ledger: handler, state and attempts of every row."""
         return self.rows("SELECT handler, state, attempts FROM consumer.ledger ORDER BY handler, state")
 
-    async def until(self, predicate: Callable[[], object], *, what: str = "", deadline_s: float = 15.0) -> None:
+    async def until(self, predicate: Callable[[], object], *, what: str = "", deadline_s: float = 40.0) -> None:
         """Wait for *predicate*, and fail at once with what a process failed with."""
 
         def seen() -> object:
@@ -232,7 +232,7 @@ class Rig:
 
         await until(seen, what=what, deadline_s=deadline_s)
 
-    async def until_settled(self, *, deadline_s: float = 15.0) -> None:
+    async def until_settled(self, *, deadline_s: float = 40.0) -> None:
         """Wait until nothing is left in any lane."""
 
         async def is_empty() -> bool:

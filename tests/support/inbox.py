@@ -42,7 +42,7 @@ class RecordingInbox:
         """The receipts of all deliveries, or of those from the queue *of*."""
         return [delivery.receipt for delivery in self.deliveries if of is None or delivery.queue == of]
 
-    async def received(self, count: int, *, deadline_s: float = 10.0) -> list[Delivery]:
+    async def received(self, count: int, *, deadline_s: float = 30.0) -> list[Delivery]:
         """Wait until *count* deliveries have come in all; returns them all."""
         await until(
             lambda: len(self.deliveries) >= count,
@@ -51,7 +51,7 @@ class RecordingInbox:
         )
         return self.deliveries
 
-    async def up(self, *, times: int = 1, deadline_s: float = 10.0) -> None:
+    async def up(self, *, times: int = 1, deadline_s: float = 30.0) -> None:
         """Wait until the connection has come up *times* times and is up now."""
         await until(
             lambda: self.connections.count(True) >= times and self.is_connected,

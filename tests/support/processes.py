@@ -67,7 +67,7 @@ class ConsoleProcess:
         """Whether it has not ended yet."""
         return self._child.is_running()
 
-    async def line(self, text: str, *, deadline_s: float = 20.0, times: int = 1) -> None:
+    async def line(self, text: str, *, deadline_s: float = 40.0, times: int = 1) -> None:
         """Wait until it has printed *text* *times* times.
 
         Raises:
@@ -84,7 +84,7 @@ class ConsoleProcess:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self._child.tail(30)}") from None
 
-    async def ended(self, *, deadline_s: float = 20.0) -> int:
+    async def ended(self, *, deadline_s: float = 40.0) -> int:
         """Wait for its end; its exit code, or minus the signal that ended it."""
         await until(lambda: not self.is_running(), deadline_s=deadline_s, what=f"{self.name} to end")
         return self._child.exit_code

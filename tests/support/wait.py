@@ -20,7 +20,7 @@ async def until(predicate: Callable[[], T], *, deadline_s: float = ..., every_s:
 
 
 async def until(
-    predicate: Callable[[], object], *, deadline_s: float = 10.0, every_s: float = 0.02, what: str = ""
+    predicate: Callable[[], object], *, deadline_s: float = 30.0, every_s: float = 0.02, what: str = ""
 ) -> object:
     """Return the first truthy value of *predicate*, asked every *every_s* seconds.
 

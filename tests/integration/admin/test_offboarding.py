@@ -141,7 +141,6 @@ async def _has_first_events(app: App, relay: Running) -> list[UUID]:
     return events
 
 
-@pytest.mark.timeout(120)
 async def test_a_tenant_off_boarded_while_the_relay_publishes_to_it_loses_nothing(
     migrated_database: str, vhost: str, relay: Running, app: App
 ) -> None:
@@ -166,7 +165,6 @@ async def test_a_tenant_off_boarded_while_the_relay_publishes_to_it_loses_nothin
     ]
 
 
-@pytest.mark.timeout(120)
 async def test_a_queue_with_a_message_in_hand_is_not_deleted_and_no_connection_closed(
     migrated_database: str, vhost: str, relay: Running, app: App
 ) -> None:
@@ -187,7 +185,6 @@ async def test_a_queue_with_a_message_in_hand_is_not_deleted_and_no_connection_c
         assert relay.gauges.broker_losses == 0
 
 
-@pytest.mark.timeout(120)
 async def test_what_comes_back_from_a_consumer_that_died_is_handled_first(
     migrated_database: str, vhost: str, relay: Running, app: App
 ) -> None:
@@ -204,7 +201,6 @@ async def test_what_comes_back_from_a_consumer_that_died_is_handled_first(
         assert set(events[:5]) <= set(second.events)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", ["quorum"], indirect=True)
 async def test_an_off_boarding_whose_relay_dies_and_that_is_killed_itself_loses_nothing_and_ends_when_run_again(
     migrated_database: str, vhost: str, kind: QueueKind, relay: Running, app: App
@@ -286,7 +282,6 @@ async def test_without_a_relay_nothing_is_deleted(migrated_database: str, vhost:
         await remove(migrated_database, vhost, within_s=1)
 
 
-@pytest.mark.timeout(120)
 async def test_our_own_consumers_finish_what_they_have_and_find_the_lane_when_it_is_made_again(
     migrated_database: str, vhost: str, kind: QueueKind, app: App
 ) -> None:

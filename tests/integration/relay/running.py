@@ -44,7 +44,7 @@ class Running:
         """Wait until it holds *buckets*."""
         await self.sees(lambda gauges: gauges.owned == buckets, what=f"{buckets} buckets")
 
-    async def sees(self, claim: Callable[[Gauges], bool], *, what: str = "", deadline_s: float = 20.0) -> None:
+    async def sees(self, claim: Callable[[Gauges], bool], *, what: str = "", deadline_s: float = 40.0) -> None:
         """Wait until *claim* holds of its gauges; raises what the relay raised if it ended."""
 
         def holds() -> bool:
@@ -137,7 +137,7 @@ async def arrived(
     broker: InProcessBroker, events: Sequence[UUID], tenant: str = "acme", *, group: str = "default"
 ) -> None:
     """Wait until *events* are in the queue of their lane."""
-    await until(lambda: set(events) <= set(queued(broker, tenant, group=group)), deadline_s=20, what="events to arrive")
+    await until(lambda: set(events) <= set(queued(broker, tenant, group=group)), deadline_s=40, what="events to arrive")
 
 
 def value(app: App, query: LiteralString, *parameters: object) -> object:

@@ -89,7 +89,6 @@ def _in_transaction_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ringlog, "_WINDOW", planted)
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("plant", "is_convicted", "tenants"),
     [

@@ -129,7 +129,6 @@ class Attack:
         app.autocommit = False
 
 
-@pytest.mark.timeout(90)
 async def test_no_event_is_lost_to_a_client_that_truncates_all_it_can(url: str, broker: InProcessBroker) -> None:
     """django-outbox-pattern's retention; FerroEHR#3330."""
     attack = Attack(url)

@@ -39,7 +39,6 @@ async def session(url: str) -> AsyncIterator[store.Connection]:
     await store.close(connection)
 
 
-@pytest.mark.timeout(60)
 async def test_positions_stay_small_while_somebody_holds_a_snapshot_and_the_relay_goes_on(
     url: str, app: App, other: App, broker: InProcessBroker
 ) -> None:
@@ -59,7 +58,7 @@ async def test_positions_stay_small_while_somebody_holds_a_snapshot_and_the_rela
             app.commit()
             return is_over
 
-        await until(has_rewritten, deadline_s=40, every_s=0.02)
+        await until(has_rewritten, deadline_s=120, every_s=0.02)
         for number in range(50):
             await arrived(broker, events[number::50], f"t{number}")
             assert queued(broker, f"t{number}") == events[number::50]
@@ -170,7 +169,6 @@ async def test_expired_keys_and_unused_counters_go_and_those_in_use_stay(url: st
         await until(lambda: gauges.keys_pruned == gauges.counters_pruned == 2500, deadline_s=10)
 
 
-@pytest.mark.timeout(60)
 async def test_a_key_that_is_emitted_on_while_its_counter_is_pruned_keeps_its_order(
     url: str, session: store.Connection
 ) -> None:
