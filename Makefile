@@ -5,12 +5,15 @@
 # make docs    the documentation's site, into build/site; ARGS=serve shows it, and what is changed, at localhost:8000
 # make bench   NAME=relay | relay-noisy | relay-scale | latency | takeover | idle | consumer | brokers | fairness | scheduler | memory | lanes | import
 #
-# The first call makes .venv; later ones reuse it until pyproject.toml or constraints.txt changes.
+# The first call makes .venv; later ones reuse it until a pyproject.toml or constraints.txt changes.
 
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; exit; }; done)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Each process is a distribution of its own, which no registry is asked for while its folder is named beside the extras.
+INSTALLED := pyproject.toml relay/pyproject.toml consumer/pyproject.toml constraints.txt
+PROCESSES := -e ./relay -e ./consumer
 
 .PHONY: help demo test check docs bench
 .DEFAULT_GOAL := help
@@ -51,12 +54,12 @@ bench: .venv/.dev
 		echo "$(PYTHON) cannot make environments: on Debian and Ubuntu run 'apt-get install python3-venv', then make again." >&2; exit 69; }
 	@$(PYTHON) -m venv .venv
 
-.venv/.demo: pyproject.toml constraints.txt | .venv/bin/python
+.venv/.demo: $(INSTALLED) | .venv/bin/python
 	@echo "installing into .venv"
-	@$(PIP) -e '.[all,demo]'
+	@$(PIP) -e '.[all,demo]' $(PROCESSES)
 	@touch $@
 
-.venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
+.venv/.dev: $(INSTALLED) | .venv/bin/python
 	@echo "installing into .venv, with the tools for tests"
-	@$(PIP) -e '.[all,dev]'
+	@$(PIP) -e '.[all,dev]' $(PROCESSES)
 	@touch $@ .venv/.demo

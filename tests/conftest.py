@@ -14,7 +14,7 @@ from outbox.errors import OutboxError
 from outbox_admin.embedded import PostgresNode
 from tests.support.containers import RabbitContainer
 from tests.support.databases import fresh_database
-from tests.support.installs import Built, build
+from tests.support.installs import Release, make_release
 from tests.support.processes import Processes
 from tests.support.rabbit import RabbitNode
 from tests.support.services import (
@@ -224,9 +224,9 @@ def faulty_rabbit(_faulty_rabbit_node: RabbitNode | RabbitContainer) -> RabbitNo
 
 
 @pytest.fixture(scope="session")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The wheel and the sdist of this tree."""
-    return build(tmp_path_factory.mktemp("release"))
+def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """The wheels and the sdists of this tree."""
+    return make_release(tmp_path_factory.mktemp("release"))
 
 
 # ------------------------------------------------------------------ processes

@@ -152,7 +152,7 @@ def _of_rabbitmq(patient: Patient, *, is_reached: bool) -> list[tuple[str, Look]
         from consumer.rabbitmq.connection import Address
         from outbox_admin.doctor import broker, management_facts, queues, rabbitmq_facts
     except ImportError as error:
-        lacks = warning("rabbitmq", f"cannot be asked: {error}", "pip install 'fairpost[relay]'")
+        lacks = warning("rabbitmq", f"cannot be asked: {error}", "pip install 'fairpost[cli]'")
         return [("rabbitmq", _said(lacks))]
     amqp = patient.places.rabbitmq_url.get_secret_value()
 

@@ -1,6 +1,7 @@
 """Asking this process's own Python."""
 
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from typing import Final
 
@@ -12,16 +13,18 @@ _OURS: Final = "fairpost"
 
 
 def host() -> Host:
-    """Python, and what the installed package requires: what an extra wants only where it is installed."""
-    found: dict[str, Package] = {}
-    for line in metadata.requires(_OURS) or ():
-        wanted = Requirement(line)
-        is_required = wanted.marker is None or wanted.marker.evaluate({"extra": "cli"})
-        if is_required or (wanted.marker is not None and wanted.marker.evaluate({"extra": "all"})):
-            package = _package(wanted)
-            if is_required or package.version is not None:
-                found[wanted.name] = package
+    """Python, and what ``outbox`` requires: both processes, which are of this version, and what they require."""
+    found = {wanted.name: _package(wanted) for wanted in _required(_OURS, extra="cli")}
     return Host(python=sys.version_info[:2], packages=tuple(found.values()))
+
+
+def _required(name: str, *, extra: str = "") -> Iterator[Requirement]:
+    for line in metadata.requires(name) or ():
+        wanted = Requirement(line)
+        if wanted.marker is None or wanted.marker.evaluate({"extra": extra}):
+            yield wanted
+            if wanted.name.startswith(f"{_OURS}-") and _package(wanted).version is not None:
+                yield from _required(wanted.name)
 
 
 def _package(wanted: Requirement) -> Package:

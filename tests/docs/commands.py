@@ -142,7 +142,13 @@ def _problems_of(command: list[str], given: dict[str, str]) -> list[str]:
 
 def _pip_problems(rest: list[str]) -> list[str]:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    found = []
+    found = [
+        f"{word}: want a folder that has a pyproject.toml"
+        for word in rest
+        if word.startswith("./") and not (ROOT / word / "pyproject.toml").is_file()
+    ]
+    if any(word.startswith(".[") for word in rest) and not {"./relay", "./consumer"} <= set(rest):
+        found.append("pip install .[...]: want ./relay and ./consumer too, of which no registry has these")
     for word in rest:
         wanted = re.fullmatch(r"(?:fairpost|\.)\[([\w,]+)\].*", word)
         found += (

@@ -53,8 +53,9 @@ class Page:
 
 def all_pages() -> list[Path]:
     """Every page that readers are given."""
+    folders = ("examples", "compose", "relay", "consumer")
     found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
-    return sorted([*found, *(ROOT / "examples").rglob("README.md"), *(ROOT / "compose").rglob("README.md")])
+    return sorted([*found, *(path for name in folders for path in (ROOT / name).rglob("README.md"))])
 
 
 def name_of(page: Path) -> str:

@@ -43,6 +43,8 @@ WRONG = {
     "a required value": "```bash\noutbox group add\n```\n",
     "no such program": "```bash\noutbx migrate\n```\n",
     "no such extra": "```bash\npip install 'fairpost[relai]'\n```\n",
+    "no such folder": "```bash\npip install . ./relai\n```\n",
+    "a clone without its processes": "```bash\npip install '.[all]'\n```\n",
     "no such target": "```bash\nmake tset\n```\n",
     "no such setting": "```env\nOUTBOX_RELAY_CHUNKS=1\n```\n",
     "no such setting, exported": "```bash\nexport OUTBOX_BROKR=postgres\n```\n",

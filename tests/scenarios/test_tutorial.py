@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import ROOT, Block, read_page
-from tests.support.installs import Built
+from tests.support.installs import Release
 from tests.support.terminal import Answer, Terminal
 
 # Alone it takes under a minute, half of which is pip's.
@@ -82,15 +82,15 @@ class Reader:
 
 
 @pytest.fixture
-def reader(tmp_path: Path, release: Built) -> Iterator[Reader]:
+def reader(tmp_path: Path, release: Release) -> Iterator[Reader]:
     python = Path(getattr(sys, "_base_executable", sys.executable)).resolve().parent
     environment = {
         "PATH": f"{python}:/usr/bin:/bin",
         "HOME": os.environ.get("HOME", str(tmp_path)),
         "LANG": "C.UTF-8",
         # The page's own pip line finds what this tree builds, and all else at the versions that we test with.
-        "PIP_FIND_LINKS": str(release.wheel.parent),
-        "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
+        "PIP_FIND_LINKS": str(release.directory),
+        "PIP_CONSTRAINT": f"{ROOT / 'constraints.txt'} {release.constraints}",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What users install: the wheel and the sdist of this tree, and clean environments of several Pythons for them."""
+"""What users install: this tree's distributions, and clean environments of several Pythons for them."""
 
 import os
 import shutil
@@ -11,21 +11,50 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+#: Each distribution, and the folder that it is built from.
+SOURCES = {"fairpost": ROOT, "fairpost-relay": ROOT / "relay", "fairpost-consumer": ROOT / "consumer"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """The two files of a release, alone in their directory."""
+    """The two files of one distribution."""
 
     wheel: Path
     sdist: Path
 
 
-def build(directory: Path, *, source: Path = ROOT) -> Built:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The files of every distribution, by its name, alone in *directory*.
+
+    *constraints* tells pip which file is a process's distribution, whatever a registry may have under its name.
+    """
+
+    directory: Path
+    built: Mapping[str, Built]
+    constraints: Path
+
+    @property
+    def wheel(self) -> Path:
+        """What is named to pip; it asks for the others, as an extra wants them."""
+        return self.built["fairpost"].wheel
+
+
+def make_release(directory: Path) -> Release:
+    """Build every distribution of this tree into *directory*."""
+    built = {name: build(directory, source=source) for name, source in SOURCES.items()}
+    constraints = directory / "constraints.txt"
+    parts = [(name, one.wheel) for name, one in built.items() if name != "fairpost"]
+    constraints.write_text("".join(f"{name} @ {wheel.as_uri()}\n" for name, wheel in parts))
+    return Release(directory=directory, built=built, constraints=constraints)
+
+
+def build(directory: Path, *, source: Path) -> Built:
     """Build *source* into *directory*, without network, by the backend that is installed."""
+    before = set(directory.iterdir())
     _run([sys.executable, "-m", "hatchling", "build", "-d", str(directory)], cwd=source)
-    (wheel,), (sdist,) = directory.glob("fairpost-*.whl"), directory.glob("fairpost-*.tar.gz")
-    return Built(wheel=wheel, sdist=sdist)
+    made = {path.suffix: path for path in set(directory.iterdir()) - before}
+    return Built(wheel=made[".whl"], sdist=made[".gz"])
 
 
 def unpacked_sdist(sdist: Path, directory: Path) -> Path:
@@ -51,9 +80,11 @@ def find_python(version: str) -> Path | None:
 class Environment:
     """A virtual environment, with nothing in it at first; what runs there sees no other package and no setting."""
 
-    def __init__(self, directory: Path, *, python: Path) -> None:
-        """Make it."""
+    def __init__(self, directory: Path, *, python: Path, constraints: Path | None = None) -> None:
+        """Make it; *constraints* are obeyed beside our own."""
         self.directory = directory
+        files = [ROOT / "constraints.txt", *([] if constraints is None else [constraints])]
+        self._constraints = [word for file in files for word in ("-c", str(file))]
         _run([str(python), "-m", "venv", "--without-pip", str(directory)])
 
     @property
@@ -69,7 +100,7 @@ class Environment:
 
     def install(self, *requirements: str) -> None:
         """Install *requirements*, their dependencies at the versions that we test with."""
-        self.pip("install", "--no-compile", "-c", str(ROOT / "constraints.txt"), *requirements)
+        self.pip("install", "--no-compile", *self._constraints, *requirements)
 
     def pip(self, *arguments: str) -> None:
         """Run this Python's pip on the environment, which has none of its own."""

@@ -1,4 +1,4 @@
-"""The ``outbox`` command from the wheel that is shipped, unpacked where nothing else of the repository is."""
+"""The ``outbox`` command from the wheels that are shipped, unpacked where nothing else of the repository is."""
 
 import os
 import re
@@ -10,22 +10,23 @@ from pathlib import Path
 import pytest
 
 from outbox.shell.exits import CONFIGURATION, DONE
-from tests.support.installs import Built
+from tests.support.installs import Release
 
 _RUN = "from {package}.cli import main; main()"
 
 
 @pytest.fixture(scope="module")
-def unpacked(release: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the wheel's files are."""
+def unpacked(release: Release, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the wheels' files are."""
     where = tmp_path_factory.mktemp("unpacked")
-    with zipfile.ZipFile(release.wheel) as archive:
-        archive.extractall(where)
+    for one in release.built.values():
+        with zipfile.ZipFile(one.wheel) as archive:
+            archive.extractall(where)
     return where
 
 
 def _python(unpacked: Path, *arguments: str, database_url: str = "") -> tuple[int, str]:
-    """Run Python where the wheel's packages hide those of the repository; the exit code and what it printed."""
+    """Run Python where the wheels' packages hide those of the repository; the exit code and what it printed."""
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(unpacked), "DATABASE_URL": database_url}
     done = subprocess.run(
         [sys.executable, *arguments], env=environment, cwd="/", capture_output=True, text=True, check=False
@@ -51,7 +52,7 @@ def test_migrate_works_from_the_installed_wheel(unpacked: Path, database: str) -
 
 
 @pytest.mark.parametrize("package", ["relay", "consumer"])
-def test_both_processes_start_from_the_installed_wheel(unpacked: Path, package: str) -> None:
+def test_both_processes_start_from_their_installed_wheels(unpacked: Path, package: str) -> None:
     code, output = _python(unpacked, "-c", _RUN.format(package=package), "--help")
     assert code == DONE, output
     assert "Usage:" in output

@@ -5,20 +5,37 @@ import pytest
 from outbox.shell import extras
 
 
-def _hide(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda name: None if name in packages else object())
+def _hide(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    monkeypatch.setattr(extras, "_is_installed", lambda name: name not in names)
 
 
-def test_a_programs_own_extra_is_named_whatever_a_library_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    _hide(monkeypatch, "tenacity", "dotenv")
+def test_what_the_programs_extra_lacks_is_named_whatever_a_library_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    _hide(monkeypatch, "tenacity", "python-dotenv", "alembic")
     told = extras.lacking("outbox-consumer", ImportError("The asyncio module requires greenlet"))
-    assert told == "outbox-consumer: want dotenv, tenacity, got none: pip install 'fairpost[consumer]'"
+    assert told == "outbox-consumer: want python-dotenv, tenacity, got none: pip install 'fairpost[consumer]'"
 
 
-def test_a_package_of_another_extra_is_named_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    _hide(monkeypatch, "prometheus_client")
+@pytest.mark.parametrize(
+    ("program", "extra", "wanted"),
+    [
+        ("outbox-relay", "relay", "fairpost-relay"),
+        ("outbox-consumer", "consumer", "fairpost-consumer"),
+        ("outbox", "cli", "fairpost-consumer, fairpost-relay"),
+    ],
+)
+def test_a_process_that_is_missing_itself_is_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, program: str, extra: str, wanted: str
+) -> None:
+    _hide(monkeypatch, "fairpost-relay", "fairpost-consumer")
+    # Some other package of that name may be there.
+    told = extras.lacking(program, ModuleNotFoundError("No module named 'relay.cli'", name="relay.cli"))
+    assert told == f"{program}: want {wanted}, got none: pip install 'fairpost[{extra}]'"
+
+
+def test_the_command_wants_what_the_processes_want(monkeypatch: pytest.MonkeyPatch) -> None:
+    _hide(monkeypatch, "prometheus-client")
     told = extras.lacking("outbox", ModuleNotFoundError("no", name="prometheus_client"))
-    assert told == "outbox: want prometheus_client, got none: pip install 'fairpost[relay]'"
+    assert told == "outbox: want prometheus-client, got none: pip install 'fairpost[cli]'"
 
 
 @pytest.mark.parametrize("error", [ModuleNotFoundError("no", name="app"), ImportError("no"), ValueError("no")])
