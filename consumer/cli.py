@@ -316,7 +316,9 @@ async def _show_status(settings: "StatusSettings", group: str, *, as_json: bool)
         contents = [statuses.to_json(one) for one in found]
         print_json(contents[0] if group or len(contents) == 1 else contents)
         return
-    for one in found:
+    for number, one in enumerate(found):
+        if number:
+            typer.echo()
         status_text.show(one, console())
     if not found:
         typer.echo("no group has handled anything yet")

@@ -21,7 +21,7 @@ from consumer.store.stored import Connection
 from consumer.store.work import Reason, WorkCount
 from outbox.event import Tier
 from outbox.naming import Lane
-from outbox.shell.words import counted
+from outbox.shell.words import counted, in_utc
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -207,7 +207,7 @@ def _breakers(alive: Sequence[Incarnation]) -> list[str]:
 
 
 def _paused(pause: Pause, group: str) -> str:
-    until = "until somebody resumes it" if pause.until is None else f"until {pause.until:%Y-%m-%d %H:%M:%S %Z}"
+    until = "until somebody resumes it" if pause.until is None else f"until {in_utc(pause.until)}"
     why = f": {pause.reason}" if pause.reason else ""
     return f"{pause.scope} is paused {until}, by {pause.actor}{why}; see outbox resume --help (group {group})"
 

@@ -143,11 +143,11 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[str | int, .
     if not rows:
         return
     numbers = {name for name, *cells in zip(columns, *rows, strict=True) if all(isinstance(one, int) for one in cells)}
-    made = table(*columns, title=title, right=numbers)
+    made = table(*columns, right=numbers)
     for row in rows:
         made.add_row(*(Text(harmless(str(cell))) for cell in row))
-    yield Text("")
-    yield made
+    # A title of the table's own would be folded to the table's width.
+    yield from (Text(""), Text(title, style="table.title"), made)
 
 
 def _of(total: int, shown: int) -> str:

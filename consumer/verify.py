@@ -13,6 +13,7 @@ from consumer.store.incarnation import Incarnation
 from consumer.store.plans import fresh
 from consumer.store.stored import Connection
 from outbox.naming import Lane
+from outbox.shell.words import in_utc
 
 _LOOK_S: Final = 1.0
 # Asking thousands of queues takes seconds, and must not become what the broker does all day.
@@ -32,7 +33,7 @@ class Fleet:
         """It, in words for people."""
         named = [
             "the group" if self.version is None else f"version {self.version}",
-            *(() if self.since is None else (f"started since {self.since:%Y-%m-%d %H:%M:%S %Z}",)),
+            *(() if self.since is None else (f"started since {in_utc(self.since)}",)),
         ]
         return ", ".join(named)
 

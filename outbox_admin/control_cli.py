@@ -17,6 +17,7 @@ from outbox.shell.commands import WHICH, AsJson, command
 from outbox.shell.console import console, note, print_json, table
 from outbox.shell.logs import harmless
 from outbox.shell.times import parse_moment
+from outbox.shell.words import in_utc
 from outbox_admin import control
 from outbox_admin.audit import named
 from outbox_admin.choices import Actor, EventType, Tenant, Yes, age
@@ -233,7 +234,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _time(time: datetime) -> str:
-    return f"{time:%Y-%m-%d %H:%M:%S %Z}"
+    return in_utc(time)
 
 
 def _end(time: datetime | None) -> str:

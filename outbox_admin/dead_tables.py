@@ -7,8 +7,8 @@ from rich.table import Table
 from consumer.store.dead_list import DeadGroup, Listed, Outcome
 from outbox.shell.console import wide_table
 from outbox.shell.logs import harmless
+from outbox.shell.words import in_utc
 
-_TIME = "%Y-%m-%d %H:%M:%S"
 _TYPES_SHOWN = 3
 
 
@@ -25,7 +25,7 @@ def letters(found: Sequence[Listed]) -> Table:
         one = letter.summary
         made.add_row(
             str(one.id),
-            one.dead_at.strftime(_TIME),
+            in_utc(one.dead_at),
             *(harmless(text) for text in (one.tenant, one.tier.label, one.type, one.category.value)),
             str(one.attempts),
             harmless(one.fingerprint),
@@ -48,7 +48,7 @@ def groups(found: Sequence[DeadGroup]) -> Table:
             harmless(one.fingerprint),
             f"{one.letters:,}",
             f"{one.tenants:,}",
-            *(time.strftime(_TIME) for time in (one.first_at, one.last_at)),
+            *(in_utc(time) for time in (one.first_at, one.last_at)),
             one.category.value,
             harmless(", ".join(one.types[:_TYPES_SHOWN]) + more),
             harmless(one.owner or "-"),

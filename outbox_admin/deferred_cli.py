@@ -18,6 +18,7 @@ from outbox.shell.commands import group as group_of_commands
 from outbox.shell.console import console, print_json, wide_table
 from outbox.shell.database import Connection, connect, store_errors
 from outbox.shell.logs import harmless
+from outbox.shell.words import in_utc
 from outbox_admin import audit
 from outbox_admin.audit import named
 from outbox_admin.choices import (
@@ -325,7 +326,7 @@ def _table(events: Sequence[DeferredSummary]) -> Table:
         found.add_row(
             str(one.id),
             *(harmless(text) for text in (one.group, one.state.value)),
-            one.first_failed_at.strftime("%Y-%m-%d %H:%M:%S"),
+            in_utc(one.first_failed_at),
             *(harmless(text) for text in (one.tenant, one.tier.label, one.type, one.category.value)),
             str(one.attempts),
             _next(one),
@@ -338,4 +339,4 @@ def _next(one: DeferredSummary) -> str:
     """When it is tried next."""
     if one.is_claimed:
         return "now"
-    return "-" if one.state is State.DEAD else one.due_at.strftime("%Y-%m-%d %H:%M:%S")
+    return "-" if one.state is State.DEAD else in_utc(one.due_at)

@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Final
 
 import typer
@@ -13,7 +13,7 @@ from outbox.shell import completion
 from outbox.shell.commands import AsJson, command, group
 from outbox.shell.console import note, print_json, progress
 from outbox.shell.database import connect
-from outbox.shell.words import counted
+from outbox.shell.words import counted, in_utc
 from outbox_admin.audit import named
 from outbox_admin.choices import Actor, DryRun, Yes
 from outbox_admin.desks import desk
@@ -55,7 +55,7 @@ def group_add(
     if as_json:
         print_json({"group": name, "from": since})
         return
-    typer.echo(f"group {name} reads every event from {since.astimezone(UTC):%Y-%m-%d %H:%M:%S %Z} on")
+    typer.echo(f"group {name} reads every event from {in_utc(since)} on")
 
 
 @command(app, "remove", examples=("outbox group remove billing --dry-run", "outbox group remove billing --yes"))
@@ -94,7 +94,7 @@ def group_list(*, as_json: AsJson = False) -> None:
         return
     width = max((len(one.name) for one in groups), default=0)
     for one in groups:
-        typer.echo(f"{one.name:{width}}  since {one.started_at:%Y-%m-%d %H:%M:%S %Z}")
+        typer.echo(f"{one.name:{width}}  since {in_utc(one.started_at)}")
 
 
 async def _add(name: str, *, actor: str) -> None:

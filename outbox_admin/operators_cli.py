@@ -11,6 +11,7 @@ from outbox.shell.commands import AsJson, command, group
 from outbox.shell.console import console, print_json, table
 from outbox.shell.database import connect, store_errors
 from outbox.shell.logs import harmless
+from outbox.shell.words import in_utc
 from outbox_admin.audit import named
 from outbox_admin.choices import Actor
 from outbox_admin.settings import database_url
@@ -103,6 +104,6 @@ def list_operators(*, as_json: AsJson = False) -> None:
             harmless(one.tenant),
             *("yes" if may else "no" for may in (one.sees_payloads, one.sees_traces)),
             harmless(one.granted_by),
-            one.granted_at.strftime("%Y-%m-%d %H:%M:%S"),
+            in_utc(one.granted_at),
         )
     console().print(made)

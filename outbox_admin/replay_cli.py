@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Final
 
 import typer
@@ -14,6 +14,7 @@ from outbox.shell.commands import group as group_of_commands
 from outbox.shell.console import console, print_json, progress, wide_table
 from outbox.shell.database import connect, store_errors
 from outbox.shell.logs import harmless
+from outbox.shell.words import in_utc
 from outbox_admin.audit import named
 from outbox_admin.choices import Actor, DryRun, EventType, Group, Tenant, Yes
 from outbox_admin.prompt import ask
@@ -142,7 +143,7 @@ def _show(found: Preview) -> None:
 
 
 def _utc(time: datetime) -> str:
-    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S %Z}"
+    return in_utc(time)
 
 
 def _plain(found: Preview, numbers: dict[str, int]) -> dict[str, object]:

@@ -16,6 +16,7 @@ from outbox.shell.commands import AsJson, command
 from outbox.shell.console import console, print_json, table
 from outbox.shell.database import connect, store_errors
 from outbox.shell.logs import harmless
+from outbox.shell.words import in_utc
 from outbox_admin.choices import Group
 from outbox_admin.settings import database_url
 
@@ -66,6 +67,6 @@ def _table(found: list[Result]) -> Table:
     made = table("group", "handler", "at", "result")
     for one in found:
         text = json.dumps(one.result, ensure_ascii=False)
-        at = one.at.strftime("%Y-%m-%d %H:%M:%S")
+        at = in_utc(one.at)
         made.add_row(one.group, harmless(one.handler), at, harmless(text))
     return made

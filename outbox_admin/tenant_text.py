@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from outbox.event import Tier
-from outbox.shell.console import table
+from outbox.shell.console import wide_table
 from outbox.shell.logs import harmless
+from outbox.shell.words import in_utc
 from outbox_admin.tenant_status import Count, TenantStatus, Where
-
-_TIME = "%Y-%m-%d %H:%M:%S"
 
 
 def show(status: TenantStatus, console: Console) -> None:
@@ -18,7 +17,7 @@ def show(status: TenantStatus, console: Console) -> None:
         console.print(f"group {group}: weight {weight}", highlight=False)
     for group, pauses in status.pauses.items():
         for pause in pauses:
-            until = "somebody resumes it" if pause.until is None else f"{pause.until:{_TIME} %Z}"
+            until = "somebody resumes it" if pause.until is None else in_utc(pause.until)
             why = f": {pause.reason}" if pause.reason else ""
             text = f"group {group}: {pause.scope} is paused until {until}, by {pause.actor}{why}"
             console.print(harmless(text), style="yellow", highlight=False, markup=False)
@@ -30,7 +29,7 @@ def show(status: TenantStatus, console: Console) -> None:
     for one in status.counts:
         rows.setdefault((one.group, one.tier, one.type), []).append(one)
     shown = [where for where in Where if any(one.where is where for one in status.counts)]
-    made = table("group", "tier", "type", *shown, "since", right={*shown})
+    made = wide_table("group", "tier", "type", *shown, "since", right={*shown})
     for (group, tier, event_type), counts in sorted(rows.items(), key=lambda item: (*item[0][:2], item[0][2] or "")):
         made.add_row(group, tier.label, harmless(event_type or "any"), *_numbers(counts, shown), _since(counts))
     console.print(made)
@@ -41,4 +40,4 @@ def _numbers(counts: Sequence[Count], shown: Sequence[Where]) -> list[str]:
 
 
 def _since(counts: Sequence[Count]) -> str:
-    return min((f"{one.since:{_TIME}}" for one in counts if one.since is not None), default="-")
+    return min((in_utc(one.since) for one in counts if one.since is not None), default="-")

@@ -8,7 +8,7 @@ from typing import Any, Final, LiteralString
 import psycopg
 
 from outbox.event import Tier
-from outbox.shell.words import counted
+from outbox.shell.words import counted, in_utc
 from relay.decide.shares import Peer, fair_share
 from relay.log import slots, store
 from relay.log.replay_requests import Request, requests
@@ -193,7 +193,7 @@ def problems(status: Status, *, slow_s: float = 60.0) -> list[str]:
     ]
     found += [
         f"{one.tenant}: off-boarding {counted(one.queues, 'queue')} has not ended since"
-        f" {one.since:%Y-%m-%d %H:%M:%S %Z}, and its events wait: run outbox tenant offboard again, or with --keep"
+        f" {in_utc(one.since)}, and its events wait: run outbox tenant offboard again, or with --keep"
         for one in status.leaving
         if (status.at - one.since).total_seconds() > slow_s
     ]

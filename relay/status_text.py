@@ -12,6 +12,7 @@ from rich.text import Text
 from outbox.event import Tier
 from outbox.shell.console import table
 from outbox.shell.logs import harmless
+from outbox.shell.words import in_utc
 from relay.log.replay_requests import Request
 from relay.status import Status, problems
 
@@ -67,14 +68,14 @@ def _tables(status: Status) -> Iterable[RenderableType]:
     )
     for group in status.groups:
         for row in group.deferred:
-            next_try = "-" if row.state == "dead" else row.next_due_at.isoformat(timespec="seconds")
-            since = row.since.isoformat(timespec="seconds")
+            next_try = "-" if row.state == "dead" else in_utc(row.next_due_at)
+            since = in_utc(row.since)
             deferred.add_row(group.group, row.state, row.category, str(row.events), str(row.tenants), since, next_try)
     for made in (lag, relays, deferred, _replays(status.replays)):
         if made.row_count:
             yield from (Text(""), made)
     yield Text("")
-    next_at = "-" if status.next_scheduled_at is None else status.next_scheduled_at.isoformat(timespec="seconds")
+    next_at = "-" if status.next_scheduled_at is None else in_utc(status.next_scheduled_at)
     yield Text(f"scheduled: {status.scheduled}, of which due: {status.scheduled_due}, next at: {next_at}")
     size_mb = sum(slot.size_bytes for slot in status.slots) / 1_000_000
     oldest_days = max((slot.oldest_s for slot in status.slots), default=0.0) / 86_400

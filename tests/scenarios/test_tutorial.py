@@ -29,7 +29,7 @@ _GOES_ON = "outbox dev"
 _OWN = (
     (re.compile(rf"\b(?:laptop|{re.escape(socket.gethostname())}) +\d+\b"), "HOST PID"),
     (re.compile(r"\b[0-9a-f]{16}\b"), "ID"),
-    (re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\b"), "TIME"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ"), "TIME"),
     (re.compile(r"\b(?:\d+ min )?\d+(?:\.\d+)? m?s\b"), "DURATION"),
     (re.compile(r"\b[ocb]\d{4}\b"), "REVISION"),
     (re.compile(r"[ \t]+"), " "),

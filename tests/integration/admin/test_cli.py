@@ -150,7 +150,7 @@ def test_groups_are_added_once_and_listed(command: Command) -> None:
     assert (command("group", "add", "billing"))[0] == CONFIGURATION
     code, output = command("group", "list")
     assert code == DONE
-    assert re.fullmatch(r"billing  since [\d: -]+ UTC\ndefault  since [\d: -]+ UTC\n", output)
+    assert re.fullmatch(r"billing  since [\d: -]+Z\ndefault  since [\d: -]+Z\n", output)
     listed = json.loads((command("group", "list", "--json"))[1])
     assert [group["name"] for group in listed] == ["billing", "default"]
 

@@ -41,7 +41,7 @@ def test_a_group_is_started_where_it_is_told(command: Command, app: App, since: 
     emit(app, "globex")
     started = _now(app)
     code, output = command("group", "add", "audit", "--from", since.isoformat(), "--actor", "ops")
-    assert (code, output) == (DONE, f"group audit reads every event from {since:%Y-%m-%d %H:%M:%S} UTC on\n")
+    assert (code, output) == (DONE, f"group audit reads every event from {since:%Y-%m-%d %H:%M:%SZ} on\n")
     assert command("group", "add", "late", "--from", started.isoformat())[0] == DONE
     assert command("group", "add", "whole", "--from", "oldest")[0] == DONE
     streams = "select group_name, tenant from outbox.stream order by 1, 2"
@@ -112,8 +112,8 @@ def test_a_group_is_never_sent_again_what_is_older_than_its_start(command: Comma
     code, output = command("replay", "--from", since.isoformat(), "--dry-run")
     assert code == DONE
     assert [line for line in output.splitlines() if line.startswith("group")] == [
-        f"group audit, from {started:%Y-%m-%d %H:%M:%S} UTC, where it starts, to {_to(output)}: 2 events",
-        f"group default, from {since:%Y-%m-%d %H:%M:%S} UTC, to {_to(output)}: 5 events",
+        f"group audit, from {started:%Y-%m-%d %H:%M:%SZ}, where it starts, to {_to(output)}: 2 events",
+        f"group default, from {since:%Y-%m-%d %H:%M:%SZ}, to {_to(output)}: 5 events",
     ]
     assert command("replay", "--from", since.isoformat(), "--to", since.isoformat())[1].startswith("no group was sent")
 
