@@ -62,7 +62,8 @@ def doctor(
         ),
     ] = None,
     management: Annotated[
-        str | None, typer.Option(metavar="URL", help="RabbitMQ's HTTP API; port 15672 of its host if not given.")
+        str | None,
+        typer.Option(metavar="URL", help="RabbitMQ's HTTP API, with its path; port 15672 of its host if not given."),
     ] = None,
     as_json: AsJson = False,
 ) -> int:

@@ -27,6 +27,7 @@ class Api:
     """Where the API is, and whose user asks it."""
 
     url: URL
+    """Below its path, where it has one, all of the API lies."""
     user: str
     password: str
     vhost: str
@@ -83,7 +84,7 @@ def _get(api: Api, path: str) -> tuple[Any, str]:
     connection = kind(api.url.host or "", api.url.port, timeout=_WITHIN_S)
     login = base64.b64encode(f"{api.user}:{api.password}".encode()).decode()
     try:
-        connection.request("GET", path, headers={"Authorization": f"Basic {login}"})
+        connection.request("GET", api.url.raw_path.rstrip("/") + path, headers={"Authorization": f"Basic {login}"})
         answer = connection.getresponse()
         content = answer.read()
     except (OSError, http.client.HTTPException) as error:

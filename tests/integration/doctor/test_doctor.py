@@ -4,6 +4,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -11,6 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from consumer.rabbitmq.connection import Address, close, connect, open_channel
+from outbox.errors import BrokerUnavailable
 from outbox.event import Tier
 from outbox.naming import Lane
 from outbox.shell.exits import CONFIGURATION, DONE, run_cli
@@ -251,6 +253,34 @@ async def test_a_memory_alarm_is_seen_by_the_http_api(faulty_rabbit: RabbitNode)
         faulty_rabbit.unblock()
     assert [node.has_memory_alarm for node in told.nodes] == [True]
     assert abs(told.clock_s) < 5.0
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+async def test_the_http_api_may_lie_below_a_path(faulty_rabbit: RabbitNode, slash: str) -> None:
+    with _path_prefix(faulty_rabbit, "/rabbit"):
+        url = f"{faulty_rabbit.management.url}/rabbit{slash}"
+        api = management_facts.Api.beside(faulty_rabbit.url(), url)
+        assert len((await management_facts.management(api)).nodes) == 1
+        beside = management_facts.Api.beside(faulty_rabbit.url(), faulty_rabbit.management.url)
+        with pytest.raises(BrokerUnavailable, match="answers 404"):
+            await management_facts.management(beside)
+
+
+@contextmanager
+def _path_prefix(node: RabbitNode, prefix: str) -> Iterator[None]:
+    """Let *node* serve its HTTP API below *prefix*, as ``management.path_prefix`` does from its start."""
+
+    def serve(below: str) -> None:
+        node.ctl(
+            "eval",
+            f'application:set_env(rabbitmq_management, path_prefix, "{below}"), rabbit_mgmt_app:reset_dispatcher([]).',
+        )
+
+    serve(prefix)
+    try:
+        yield
+    finally:
+        serve("")
 
 
 def test_the_command_prints_a_line_per_check_and_ends_with_78_on_a_problem(
