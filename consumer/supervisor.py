@@ -13,13 +13,13 @@ from typing import Final, cast
 
 import structlog
 
-from consumer.decide.restart import SOUND_S, Codes, End, decide
+from consumer.decide.restart import SOUND_S, End, decide
 from outbox.shell.child import Child, Note
 from outbox.shell.exits import CONFIGURATION, DONE, TRY_AGAIN, UNAVAILABLE, USAGE
 from outbox.shell.health import Check, Probe
 from outbox.shell.signals import Stop, first_of
 
-CODES: Final = Codes(fatal=frozenset({USAGE, CONFIGURATION}), unavailable=UNAVAILABLE)
+_OF_ALL: Final = frozenset({USAGE, UNAVAILABLE, CONFIGURATION})
 #: How long a report may be late before its worker does not count as ready any more.
 _LATE_S: Final = 10.0
 _WATCH_S: Final = 0.5
@@ -111,7 +111,7 @@ class Supervisor:
                 return
             ran_s = time.monotonic() - worker.started_at
             worker.deaths = 0 if ran_s >= SOUND_S else worker.deaths + 1
-            decision = decide(code, CODES, was_any_ready=self._was_any_ready, deaths=worker.deaths, rng=self._rng)
+            decision = decide(code, _OF_ALL, was_any_ready=self._was_any_ready, deaths=worker.deaths, rng=self._rng)
             if isinstance(decision, End):
                 log.error("worker ended for good", worker=worker.number, exit_code=code)
                 self._fail(decision.code)

@@ -8,7 +8,9 @@
     ├── IdempotencyConflict      the same idempotency key came with another payload
     ├── TransientError           the same call may succeed later
     │   ├── StoreUnavailable
+    │   │   └── StoreRefused     the database does not let this user in, or there is none of this name
     │   ├── BrokerUnavailable
+    │   │   └── BrokerRefused    the broker does not let this user in, or do what it must
     │   └── LeaseLost
     └── PermanentError           the same call will fail again
         ├── Unreadable           a message that is not one of ours, or is damaged
@@ -53,8 +55,16 @@ class StoreUnavailable(TransientError):
     """The database cannot be reached, or refuses work for now."""
 
 
+class StoreRefused(StoreUnavailable):
+    """The database does not let this user in, or there is none of this name; to a running process an outage."""
+
+
 class BrokerUnavailable(TransientError):
     """The broker cannot be reached, or the connection was lost."""
+
+
+class BrokerRefused(BrokerUnavailable):
+    """The broker does not let this user in, or do what it must; to a running process an outage."""
 
 
 class LeaseLost(TransientError):

@@ -26,6 +26,8 @@ _REMEDIES: Final = {
     "IdempotencyConflict": "Take another key for another payload; nothing was committed.",
     "TransientError": "Try again later; relay and consumer do so by themselves.",
     "StoreUnavailable": "Look whether PostgreSQL is up, reachable and takes connections.",
+    "StoreRefused": "Correct the address, or what its user may do; a process that runs goes on by itself.",
+    "BrokerRefused": "Correct the address, or what its user may do there; a process that runs goes on by itself.",
     "BrokerUnavailable": "Look whether the broker is up, reachable and takes publishes.",
     "LeaseLost": "Nothing, once: another process goes on. Often: the process stalls for longer than its lease.",
     "RetryLater": "Nothing: the policy picks the wait.",
@@ -50,7 +52,7 @@ _EXITS: Final = {
     ),
     exits.CONFIGURATION: (
         "CONFIGURATION",
-        "A setting, the schema or a server is not as it must be: starting again does not help.",
+        "A setting, the schema or a server is not as it must be, or a login is refused: starting again does not help.",
     ),
     exits.INTERRUPTED: ("INTERRUPTED", "Ctrl-C, or a question that was answered with no."),
 }

@@ -1,6 +1,7 @@
 """What follows from the end of a worker process. Pure: no clock, no I/O; the dice are an argument."""
 
 import random
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -26,22 +27,16 @@ class End:
     code: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Codes:
-    """Exit codes that speak of more than one worker: *fatal* of all, *unavailable* of all while none was ready yet."""
-
-    fatal: frozenset[int]
-    unavailable: int
-
-
-def decide(code: int, codes: Codes, *, was_any_ready: bool, deaths: int, rng: random.Random) -> Restart | End:
+def decide(code: int, of_all: Set[int], *, was_any_ready: bool, deaths: int, rng: random.Random) -> Restart | End:
     """Say what to do about a worker that has ended with *code* (or minus a signal's number) and was not asked to.
 
     Args:
-        was_any_ready: whether any worker was ready since the start.
+        of_all: the codes that speak of every worker: of the app, the settings and the servers.
+        was_any_ready: whether any worker was ready since the start. Then all of these were right, and those that work
+            go on: a server that is away, a password that was changed and a file that is being replaced pass.
         deaths: how many have died in this one's place without living ``SOUND_S``, this one included; 0 if it has.
     """
-    if code in codes.fatal or (code == codes.unavailable and not was_any_ready):
+    if code in of_all and not was_any_ready:
         return End(code=code)
     return Restart(after_s=backoff_s(max(1, deaths), base_s=_BASE_S, cap_s=_CAP_S, jitter=Jitter.EQUAL, rng=rng))
 

@@ -19,6 +19,7 @@ from yarl import URL
 
 from consumer.rabbitmq.reading import FrameReader
 from outbox.errors import BrokerUnavailable, ConfigError
+from outbox.shell.amqp import Connection, broker_error
 
 T = TypeVar("T")
 _CLOSE_S: Final = 3.0
@@ -49,7 +50,7 @@ class Address:
         return str(URL(self.url).with_user(None).with_query(None))
 
 
-class PlainConnection(aiormq.Connection):
+class PlainConnection(Connection):
     """aiormq's connection with two of its constants changed."""
 
     # Unbounded. aiormq drops its answer to a channel's close when the queue is full, and the channel's number
@@ -67,13 +68,7 @@ async def connect(address: Address) -> PlainConnection:
     """Open a connection. Raises BrokerUnavailable within the connect timeout; the sentence holds no password."""
     url = URL(address.url).update_query({"heartbeat": str(address.heartbeat_s), "name": address.name})
     connection = PlainConnection(url)
-    try:
-        await within(connection.connect(), address.connect_timeout_s, f"connect to {address}")
-    except BrokerUnavailable as error:
-        if isinstance(error.__cause__, aiormq.exceptions.InvalidFrameError):
-            # A close where an open was wanted: aiormq keeps nothing of what the broker said.
-            raise BrokerUnavailable(f"connect to {address}: want a vhost open to this user, got it refused") from error
-        raise
+    await within(connection.connect(), address.connect_timeout_s, f"connect to {address}")
     return connection
 
 
@@ -127,9 +122,4 @@ async def within(call: Awaitable[T], deadline_s: float, what: str) -> T:
             raise
         raise BrokerUnavailable(f"{what}: want an answer, got the channel closed") from None
     except _CLIENT_ERRORS as error:
-        raise BrokerUnavailable(f"{what}: {_sentence(error)}") from error
-
-
-def _sentence(error: BaseException) -> str:
-    text = " ".join(str(part) for part in error.args if part is not None)
-    return text or type(error).__name__
+        raise broker_error(what, error) from error

@@ -6,7 +6,7 @@ from typing import Final
 
 import psycopg
 
-from outbox.errors import BrokerUnavailable, StoreUnavailable
+from outbox.errors import BrokerRefused, BrokerUnavailable, StoreRefused, StoreUnavailable
 from outbox.shell import severed
 from outbox.shell.severed import Connection
 
@@ -22,7 +22,7 @@ async def connect(url: str, *, name: str, within_s: float, may_forget: bool = Fa
             taken is handed out again, which the ledger absorbs.
 
     Raises:
-        BrokerUnavailable: the database cannot be reached.
+        BrokerUnavailable: the database cannot be reached, or refuses us.
         SchemaMissing, ConfigError: it is not ours to use.
     """
     settings = severed.FIXED_PLANS | ({"synchronous_commit": "off"} if may_forget else {})
@@ -53,4 +53,5 @@ def broker_errors() -> Iterator[None]:
     try:
         yield
     except (StoreUnavailable, psycopg.Error) as error:
-        raise BrokerUnavailable(f"queues in PostgreSQL: {error}") from error
+        kind = BrokerRefused if isinstance(error, StoreRefused) else BrokerUnavailable
+        raise kind(f"queues in PostgreSQL: {error}") from error

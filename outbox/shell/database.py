@@ -10,7 +10,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from outbox.errors import ConfigError, SchemaMissing, StoreUnavailable
+from outbox.errors import ConfigError, SchemaMissing, StoreRefused, StoreUnavailable
 from outbox.shell.secrets import masked
 
 Connection: TypeAlias = psycopg.AsyncConnection[tuple[object, ...]]
@@ -61,7 +61,8 @@ async def connect(
     """A new connection to *url*; the caller closes it.
 
     Raises:
-        ConfigError: the address is wrong, or the server refuses this user or has no such database.
+        ConfigError: the address is wrong.
+        StoreRefused: the server refuses this user, or has no such database.
         StoreUnavailable: the server cannot be reached.
     """
     info = conninfo(url, application_name=application_name, connect_timeout_s=connect_timeout_s)
@@ -109,11 +110,11 @@ async def deadline(seconds: float, *, what: str) -> AsyncIterator[None]:
         raise StoreUnavailable(f"{what} took longer than {seconds:g} s") from error
 
 
-def refused(error: psycopg.OperationalError) -> ConfigError | StoreUnavailable:
+def refused(error: psycopg.OperationalError) -> StoreUnavailable:
     """What it means that a connection could not be opened."""
     said = _first_line(error)
     if "FATAL" in str(error) and any(words in str(error) for words in _REFUSALS):
-        return ConfigError(f"the database refuses this address: {said}")
+        return StoreRefused(f"the database refuses this address: {said}")
     return StoreUnavailable(f"the database cannot be reached: {said}")
 
 

@@ -10,10 +10,12 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from outbox.errors import (
+    BrokerRefused,
     BrokerUnavailable,
     ConfigError,
     OutboxError,
     PermanentError,
+    StoreRefused,
     StoreUnavailable,
     TransientError,
 )
@@ -34,6 +36,7 @@ INTERRUPTED: Final = 130
 # The first that fits, so leaves stand before their branch. A permanent error needs an operator, as a wrong
 # setting does, and a supervisor must not start the process again: both are configuration.
 _CODES: Final[tuple[tuple[tuple[type[OutboxError], ...], int], ...]] = (
+    ((StoreRefused, BrokerRefused), CONFIGURATION),
     ((StoreUnavailable, BrokerUnavailable), UNAVAILABLE),
     ((TransientError,), TRY_AGAIN),
     ((ConfigError, PermanentError), CONFIGURATION),

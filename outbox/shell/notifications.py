@@ -14,7 +14,7 @@ async def notifications(url: str, channel: str, *, name: str, within_s: float) -
 
     Raises:
         StoreUnavailable: the database cannot be reached, or the connection was lost.
-        ConfigError: the server refuses the address.
+        ConfigError: *url* is no address.
     """
     connection = await severed.connect(url, ANY_PLAN, application_name=name, connect_s=within_s, statement_s=within_s)
     try:

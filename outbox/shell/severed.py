@@ -44,8 +44,8 @@ async def connect(
     """Return an autocommit session with *settings*, in which the server ends what takes longer than *statement_s*.
 
     Raises:
-        ConfigError: *url* is no address, or the server refuses it for good.
-        StoreUnavailable: nobody answers, or the server refuses us for now.
+        ConfigError: *url* is no address.
+        StoreUnavailable: nobody answers, or the server refuses us.
     """
     opened = await database.connect(url, application_name=application_name, connect_timeout_s=connect_s)
     connection = cast("Connection", opened)

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from outbox.errors import BrokerUnavailable, StoreUnavailable
+from outbox.errors import BrokerRefused, BrokerUnavailable, StoreRefused, StoreUnavailable
 
 _RETRY_S: Final = 0.5
 log = structlog.get_logger(__name__)
@@ -19,7 +19,8 @@ async def are_reachable(
     """Try *check* until it returns; False if *ended* returned before it did.
 
     Raises:
-        StoreUnavailable, BrokerUnavailable: *check* still raised it after *within_s*. What else it raises, at once.
+        StoreUnavailable, BrokerUnavailable: *check* still raised it after *within_s*.
+        StoreRefused, BrokerRefused, and what else *check* raises: at once.
     """
     until = time.monotonic() + within_s
     ending = asyncio.ensure_future(ended())
@@ -27,6 +28,8 @@ async def are_reachable(
         while not ending.done():
             try:
                 await check()
+            except (StoreRefused, BrokerRefused):
+                raise
             except (StoreUnavailable, BrokerUnavailable) as error:
                 if time.monotonic() > until:
                     raise

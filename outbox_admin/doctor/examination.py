@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from consumer import status as consumer_status
-from outbox.errors import BrokerUnavailable, ConfigError, OutboxError, SchemaMissing
+from outbox.errors import BrokerRefused, BrokerUnavailable, ConfigError, OutboxError, SchemaMissing, StoreRefused
 from outbox.event import Tier
 from outbox.naming import Lane
 from outbox.shell.secrets import masked
@@ -76,7 +76,7 @@ async def _looked(subject: str, look: Look) -> list[Finding]:
         return [warning(subject, f"gave no answer within {_WITHIN_S:g} s", "run it again when the server is less busy")]
     except SchemaMissing as error:
         return [problem(subject, str(error), "outbox migrate")]
-    except ConfigError as error:
+    except (ConfigError, StoreRefused, BrokerRefused) as error:
         return [problem(subject, str(error), "correct the address, or what its user may do")]
     except OutboxError as error:
         return [problem(subject, str(error), "start it, or correct its address")]

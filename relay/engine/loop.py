@@ -56,7 +56,7 @@ async def run_relay(
         WrongDatabase: not the database that the stored positions belong to, or a standby at the start: one that is
             met later is waited out, since a failover may lead there for a moment.
         SchemaMissing: the database is not migrated.
-        ConfigError: the server refuses the address, or the role lacks a permission.
+        ConfigError: the role lacks a permission.
     """
     limits, gauges, rng = limits or Limits(), gauges or Gauges(), rng or random.SystemRandom()
     alarm = Alarm()

@@ -13,11 +13,12 @@ from aiormq.abc import AbstractChannel
 from aiormq.exceptions import ChannelClosed, ChannelPreconditionFailed, DeliveryError
 from pamqp.commands import Basic
 
+from outbox.shell.amqp import words
 from outbox.topology import EVENTS_EXCHANGE
 from outbox.wire import encode
 from relay.ports import Category, Confirmed, Failed, Nacked, Outgoing, Settlement
 from relay.rabbitmq.caution import Refusal, refusal
-from relay.rabbitmq.client import properties_of, translated, words
+from relay.rabbitmq.client import properties_of, translated
 
 _CONTENT_TOO_LARGE: Final = 311
 _PRECONDITION_FAILED: Final = 406

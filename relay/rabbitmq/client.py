@@ -8,6 +8,7 @@ from aiormq import AMQPError, ChannelInvalidStateError
 from pamqp.commands import Basic
 
 from outbox.errors import BrokerUnavailable
+from outbox.shell.amqp import broker_error
 from outbox.wire import Message
 
 
@@ -25,13 +26,7 @@ def translated(what: str) -> Iterator[None]:
     except TimeoutError as error:
         raise BrokerUnavailable(f"{what}: no answer in time") from error
     except (AMQPError, ChannelInvalidStateError, OSError) as error:
-        raise BrokerUnavailable(f"{what}: {words(error)}") from error
-
-
-def words(error: BaseException) -> str:
-    """What *error* says, in one line."""
-    said = " ".join(str(part) for part in error.args if part is not None).strip()
-    return " ".join(said.split()) or type(error).__name__
+        raise broker_error(what, error) from error
 
 
 def properties_of(message: Message) -> Basic.Properties:

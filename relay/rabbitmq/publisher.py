@@ -74,11 +74,8 @@ class RabbitPublisher:
             with translated(where):
                 async with asyncio.timeout(self._connect_timeout_s):
                     await self._topology.attach(await channel.open(self._url))
-        except BaseException as error:
+        except BaseException:
             await self.close()
-            if isinstance(error, BrokerUnavailable) and channel.brokers_words is not None:
-                # They say more than what the client makes of them.
-                raise BrokerUnavailable(f"{where}: {channel.brokers_words}") from error
             raise
 
     async def send(self, batch: Sequence[Outgoing]) -> None:

@@ -16,11 +16,13 @@ import struct
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from aiormq import Connection, SSLContextProvider, TransportFactory
+from aiormq import SSLContextProvider, TransportFactory
 from pamqp import commands
 from pamqp.exceptions import PAMQPException
 from pamqp.frame import FrameTypes, unmarshal
 from yarl import URL
+
+from outbox.shell.amqp import Connection
 
 CHANNEL: Final = 1
 

@@ -21,6 +21,7 @@ from aiormq.exceptions import AMQPChannelError, ChannelAccessRefused, ChannelLoc
 
 from outbox.errors import BrokerUnavailable, ConfigError
 from outbox.naming import Lane, check_group
+from outbox.shell.amqp import words
 from outbox.topology import (
     DIRECTORY_EXCHANGE,
     EVENTS_EXCHANGE,
@@ -34,7 +35,7 @@ from outbox.topology import (
 )
 from relay.announcement import announcement_message
 from relay.ports import Announcement, Category, LaneFault
-from relay.rabbitmq.client import properties_of, translated, words
+from relay.rabbitmq.client import properties_of, translated
 
 _WORKERS: Final = 8
 _ANNOUNCED_AT_ONCE: Final = 100

@@ -5,8 +5,10 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from itertools import count
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -68,7 +70,50 @@ async def _committing(world: World) -> AsyncIterator[App]:
         engine.dispose()
 
 
-@pytest.mark.parametrize("outage", ["broker restarted", "database restarted", "database killed"])
+def _begun(outage: str, postgres: PostgresNode, rabbit: RabbitNode | RabbitContainer) -> Callable[[], object]:
+    """Begin *outage*; what is returned ends it."""
+    match outage:
+        case "broker restarted":
+            rabbit.stop()
+            return rabbit.start
+        case "database restarted":
+            postgres.stop()
+            return postgres.start
+        case "database killed":
+            postgres.kill()
+            return postgres.start
+        case "broker refuses the login":
+            rabbit.management.add_user("guest", "another", tags="administrator")
+            rabbit.close_connections()
+            owner = replace(rabbit.management, password="another")
+            return lambda: owner.add_user("guest", "guest", tags="administrator")
+        case _:
+            return _locked_out(postgres)
+
+
+def _locked_out(postgres: PostgresNode) -> Callable[[], object]:
+    """Let nobody log in, and end every session but the one that can undo it."""
+    owner = psycopg.connect(postgres.dsn(), autocommit=True)
+    owner.execute("ALTER ROLE postgres VALID UNTIL 'yesterday'")
+    owner.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datid > 0")
+
+    def let_in() -> None:
+        with owner:
+            owner.execute("ALTER ROLE postgres VALID UNTIL 'infinity'")
+
+    return let_in
+
+
+@pytest.mark.parametrize(
+    "outage",
+    [
+        "broker restarted",
+        "broker refuses the login",
+        "database restarted",
+        "database killed",
+        "database refuses the login",
+    ],
+)
 async def test_after_an_outage_both_work_again_within_ten_seconds_and_no_attempt_was_spent(
     frail_world: World,
     faulty_postgres: PostgresNode,
@@ -79,19 +124,17 @@ async def test_after_an_outage_both_work_again_within_ten_seconds_and_no_attempt
     zarusz/SlimMessageBus#459: an outage of the broker used up the attempts, and good messages were dead-lettered.
     """
     world = frail_world
-    server = faulty_rabbit if outage.startswith("broker") else faulty_postgres
-    stop: Callable[[], None] = faulty_postgres.kill if outage == "database killed" else server.stop
     relay, consumer = world.relay(), world.consumer()
     async with _committing(world) as app:
         for service in (relay, consumer):
             await service.until_ready()
         await world.until_value("SELECT count(*) > 50 FROM effect", True, what="events to flow")
 
-        await asyncio.to_thread(stop)
+        end_it = await asyncio.to_thread(_begun, outage, faulty_postgres, faulty_rabbit)
         for service in (relay, consumer):
             await service.until_unready()
             assert (await service.ask("/live"))[0] == 200
-        await asyncio.to_thread(server.start)
+        await asyncio.to_thread(end_it)
         began = time.monotonic()
         handled, committed = world.value(_HANDLED), app.committed
         for service in (relay, consumer):

@@ -134,7 +134,7 @@ class RabbitContainer:
 
     def close_connections(self, reason: str = "closed by a test") -> None:
         """Have the broker close every client's connection."""
-        self.ctl("close_all_connections", reason)
+        self.ctl("close_all_connections", "--global", reason)
 
     def _await_ready(self, *, within_s: float = 120.0) -> None:
         until = time.monotonic() + within_s

@@ -40,9 +40,9 @@ class Management:
         self._call("PUT", f"/api/vhosts/{quote(name, safe='')}", {})
         self.allow(self.user, name)
 
-    def add_user(self, user: str, password: str) -> None:
-        """Make a user that may do nothing yet."""
-        self._call("PUT", f"/api/users/{quote(user, safe='')}", {"password": password, "tags": ""})
+    def add_user(self, user: str, password: str, *, tags: str = "") -> None:
+        """Make a user that may do nothing yet, or give one another password."""
+        self._call("PUT", f"/api/users/{quote(user, safe='')}", {"password": password, "tags": tags})
 
     def delete_user(self, user: str) -> None:
         """Delete the user, and close its connections."""

@@ -158,7 +158,7 @@ class RabbitNode:
 
     def close_connections(self, reason: str = "closed by a test") -> None:
         """Have the broker close every client's connection."""
-        self.ctl("close_all_connections", reason)
+        self.ctl("close_all_connections", "--global", reason)
 
     def _lay_files(self) -> None:
         for name in ("home", "data", "logs"):

@@ -1,6 +1,7 @@
 """``outbox-consumer`` as people meet it: what it prints, and how it ends."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from outbox.naming import Lane
 from relay.postgres.publisher import PostgresPublisher
 from tests.contracts.publishers import outgoing, settle
 from tests.support.processes import Processes
+from tests.support.services import Rabbit, fresh_name
 
 APP = """
 from consumer import Consumer, Context
@@ -120,6 +122,26 @@ async def test_bad_input_is_one_sentence_and_the_right_exit_code(
     assert (ended, len(told)) == (code, 1), output
     assert says in told[0]
     assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("refused", ["login", "vhost", "permission"])
+@pytest.mark.parametrize("what", ["check", "run"])
+async def test_a_user_that_the_broker_refuses_is_a_wrong_setting_at_the_start(
+    command: Command, vhost: str, rabbit_node: Rabbit, what: str, refused: str
+) -> None:
+    user, (place, _, name) = fresh_name("narrow"), vhost.rpartition("/")
+    rabbit_node.management.add_user(user, "secret")
+    try:
+        if refused != "vhost":
+            rabbit_node.management.allow(user, name, configure="^$" if refused == "permission" else ".*")
+        password = "wrong" if refused == "login" else "secret"
+        url = f"amqp://{user}:{password}@{place.rpartition('@')[2]}/{name}"
+        code, output = await command(what, "shop:consumer", RABBITMQ_URL=url, OUTBOX_CONSUMER_START_S="600")
+    finally:
+        rabbit_node.management.delete_user(user)
+    assert code == 78, output
+    assert re.search(r"^outbox-consumer: .*(ACCESS_REFUSED|NOT_ALLOWED)", output, re.MULTILINE), output
+    assert password not in output
 
 
 async def test_a_database_that_is_not_migrated_is_named_as_such(command: Command, database: str) -> None:

@@ -128,6 +128,16 @@ async def test_what_is_wrong_is_said_in_one_sentence_with_its_exit_code(
     assert sentence in last
 
 
+@pytest.mark.parametrize("command", ["run", "check"])
+async def test_a_login_that_the_broker_refuses_is_a_wrong_setting_when_it_starts(
+    settings: Mapping[str, str], vhost: str, processes: Processes, command: str
+) -> None:
+    wrong = {**settings, "RABBITMQ_URL": vhost.replace("guest:guest", "guest:wrong"), "OUTBOX_RELAY_START_S": "600"}
+    process = processes.start("outbox-relay", command, settings=wrong)
+    assert await process.ended() == 78
+    assert "ACCESS_REFUSED" in process.output.strip().splitlines()[-1]
+
+
 async def test_a_database_that_is_not_migrated_ends_it_with_78(
     database: str, settings: Mapping[str, str], processes: Processes
 ) -> None:

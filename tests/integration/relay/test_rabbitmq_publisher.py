@@ -6,7 +6,7 @@ from urllib.parse import urlsplit, urlunsplit
 import aiormq
 import pytest
 
-from outbox.errors import BrokerUnavailable
+from outbox.errors import BrokerRefused, BrokerUnavailable
 from outbox.event import Event
 from outbox.topology import EVENTS_EXCHANGE, lane_arguments, refused_queue
 from relay.ports import Category
@@ -45,7 +45,7 @@ async def test_what_the_broker_says_of_a_wrong_url_is_what_is_raised(
     host = parts.netloc.rpartition("@")[2]
     url = urlunsplit(parts._replace(netloc=f"{login}@{host}", path=path or parts.path))
 
-    with pytest.raises(BrokerUnavailable, match=said) as raised:
+    with pytest.raises(BrokerRefused, match=said) as raised:
         await RabbitPublisher(url=url).open()
     assert "wrong" not in str(raised.value)
 

@@ -5,23 +5,19 @@ import signal
 
 import pytest
 
-from consumer.decide.restart import Codes, End, Restart, decide
+from consumer.decide.restart import End, Restart, decide
 
-CODES = Codes(fatal=frozenset({64, 78}), unavailable=69)
+OF_ALL = {64, 69, 78}
 
 
 def decided(code: int, *, was_any_ready: bool = True, deaths: int = 1) -> Restart | End:
-    return decide(code, CODES, was_any_ready=was_any_ready, deaths=deaths, rng=random.Random(1))
+    return decide(code, OF_ALL, was_any_ready=was_any_ready, deaths=deaths, rng=random.Random(1))
 
 
-@pytest.mark.parametrize("code", [64, 78])
-def test_what_is_wrong_for_one_is_wrong_for_all(code: int) -> None:
-    assert decided(code) == End(code=code)
-
-
-def test_servers_that_are_away_end_all_at_the_start_and_are_waited_for_later() -> None:
-    assert decided(69, was_any_ready=False) == End(code=69)
-    assert isinstance(decided(69), Restart)
+@pytest.mark.parametrize("code", sorted(OF_ALL))
+def test_what_is_wrong_for_all_ends_all_at_the_start_and_is_waited_out_later(code: int) -> None:
+    assert decided(code, was_any_ready=False) == End(code=code)
+    assert isinstance(decided(code), Restart)
 
 
 @pytest.mark.parametrize("code", [-signal.SIGKILL, -signal.SIGSEGV, 0, 1, 75])

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
-from outbox.errors import ConfigError, SchemaMissing, StoreUnavailable
+from outbox.errors import ConfigError, SchemaMissing, StoreRefused, StoreUnavailable
 from outbox.shell.database import connect, store_errors
 from outbox_admin.embedded import PostgresNode
 from tests.support.proxy import Proxy
@@ -25,12 +25,12 @@ async def test_an_unreachable_server_is_unavailable_and_a_missing_database_is_a_
     with pytest.raises(StoreUnavailable, match="cannot be reached"):
         await connect("postgresql://postgres@nowhere.invalid/d", application_name="x")
     missing = urlsplit(database)._replace(path="/nobody_made_this").geturl()
-    with pytest.raises(ConfigError, match="nobody_made_this"):
+    with pytest.raises(StoreRefused, match="nobody_made_this"):
         await connect(missing, application_name="x")
 
 
 async def test_a_wrong_password_is_a_setting(faulty_postgres: PostgresNode) -> None:
-    with pytest.raises(ConfigError, match="password"):
+    with pytest.raises(StoreRefused, match="password"):
         await connect(f"postgresql://postgres:wrong@127.0.0.1:{faulty_postgres.port}/d", application_name="x")
 
 
