@@ -111,6 +111,15 @@ async def test_it_reads_a_few_rows_however_many_wait(url: str, app: App) -> None
     assert max(read) < 10, plan
 
 
+async def test_it_compiles_nothing_also_where_nothing_was_analysed_yet(url: str) -> None:
+    connection = await store.connect(url, store.ANY_PLAN, connect_s=5.0, statement_s=5.0)
+    explained = await connection.execute(("EXPLAIN ANALYZE " + _first_look()).encode())
+    plan = [str(line) for (line,) in await explained.fetchall()]
+    await store.close(connection)
+    assert any("Seq Scan on event_0" in line or "using event_0" in line for line in plan), plan
+    assert "JIT:" not in plan
+
+
 def _first_look() -> str:
     return standing._OLDEST.replace("%s", "50")
 
