@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import math
+import time
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -14,6 +17,8 @@ log = structlog.get_logger(__name__)
 
 _CONNECT_S: Final = 5.0
 _STATEMENT_S: Final = 5.0
+# What lasts, as a missing permission does, is said anew so often.
+_SAY_AGAIN_S: Final = 3600.0
 
 
 async def run_lookout(url: str, *, stop: asyncio.Event, every_s: float, gauges: Gauges) -> None:
@@ -21,23 +26,50 @@ async def run_lookout(url: str, *, stop: asyncio.Event, every_s: float, gauges: 
 
     It never fails: it tries again.
     """
-    connection: store.Connection | None = None
+    lookout = Lookout(url=url, gauges=gauges)
     try:
         while not stop.is_set():
-            try:
-                if connection is None:
-                    connection = await store.connect(
-                        url, store.ANY_PLAN, connect_s=_CONNECT_S, statement_s=_STATEMENT_S
-                    )
-                found = await standing.read(connection, within_s=_STATEMENT_S)
-                gauges.oldest_unpublished_s, gauges.deferred_rows = found.oldest_unpublished_s, found.deferred
-            except OutboxError as error:
-                log.info("could not look at what waits", reason=str(error))
-                gauges.oldest_unpublished_s, gauges.deferred_rows = None, {}
-                closing, connection = connection, None
-                await store.close(closing)
+            await lookout.look()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(every_s):
                     await stop.wait()
     finally:
+        await lookout.close()
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Lookout:
+    """On one session. Why nothing is known is logged once, and again after *say_again_s*."""
+
+    url: str
+    gauges: Gauges
+    say_again_s: float = _SAY_AGAIN_S
+    _connection: store.Connection | None = None
+    _reason: str | None = None
+    _said_at: float = -math.inf
+
+    async def look(self) -> None:
+        """Write what waits, or that it is not known."""
+        gauges = self.gauges
+        try:
+            if self._connection is None:
+                self._connection = await store.connect(
+                    self.url, store.ANY_PLAN, connect_s=_CONNECT_S, statement_s=_STATEMENT_S
+                )
+            found = await standing.read(self._connection, within_s=_STATEMENT_S)
+            gauges.oldest_unpublished_s, gauges.deferred_rows = found.oldest_unpublished_s, found.deferred
+            self._reason = None
+        except OutboxError as error:
+            gauges.oldest_unpublished_s, gauges.deferred_rows = None, {}
+            self._say(str(error), time.monotonic())
+            await self.close()
+
+    async def close(self) -> None:
+        """Let the session go; the next look opens another."""
+        connection, self._connection = self._connection, None
         await store.close(connection)
+
+    def _say(self, reason: str, now: float) -> None:
+        if reason != self._reason or now - self._said_at >= self.say_again_s:
+            self._reason, self._said_at = reason, now
+            log.info("could not look at what waits", reason=reason)

@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
+from structlog.testing import capture_logs
 
 from outbox.inprocess import InProcessBroker
-from relay.engine.lookout import run_lookout
+from relay.engine.lookout import Lookout, run_lookout
 from relay.gauges import Gauges
 from relay.log import standing, store
 from relay.log.standing import Standing
@@ -146,3 +147,25 @@ async def test_what_cannot_be_known_is_not_told_and_is_known_again_when_the_data
             await until(lambda: gauges.oldest_unpublished_s is None, what="nothing to be known")
             await proxy.open()
             await until(lambda: gauges.oldest_unpublished_s is not None, what="a look")
+
+
+async def test_why_nothing_is_known_is_said_once_for_each_reason_and_again_after_long(url: str, app: App) -> None:
+    lookout = Lookout(url=url, gauges=Gauges())
+
+    async def said(looks: int, *, after: str) -> int:
+        app.execute(after)
+        app.commit()
+        with capture_logs() as lines:
+            for _ in range(looks):
+                await lookout.look()
+        return len(lines)
+
+    assert await said(3, after="ALTER TABLE outbox.deferred RENAME TO away") == 1
+    assert await said(3, after="ALTER TABLE outbox.bucket RENAME TO gone") == 1
+    assert await said(3, after="ALTER TABLE outbox.gone RENAME TO bucket") == 1
+    assert await said(3, after="ALTER TABLE outbox.away RENAME TO deferred") == 0
+    await lookout.close()  # what a session has prepared outlives a table's name
+    assert await said(3, after="ALTER TABLE outbox.deferred RENAME TO away") == 1
+    lookout.say_again_s = 0.0
+    assert await said(3, after="SELECT") == 3
+    await lookout.close()
