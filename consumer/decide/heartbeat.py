@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from outbox.event import Tier
 
+_TIERS: Final = frozenset(map(int, Tier))
 Json: TypeAlias = "bool | int | str | list[Json] | dict[str, Json] | None"
 
 
@@ -67,17 +68,19 @@ class Heartbeat:
 
     @classmethod
     def from_json(cls, content: Mapping[str, object]) -> Self:
-        """What ``to_json`` of this code or of older or newer code wrote: a field not known here is left out."""
+        """What ``to_json`` of this code or of older or newer code wrote: a field or tier not known here is left out."""
         known: dict[str, Any] = {name: content[name] for name in cls.__slots__ if name in content}
         running, tiers, breakers = (known.pop(name, []) for name in ("running", "tiers", "breakers"))
         return cls(
             running=tuple(
                 Running(tenant=tenant, tier=Tier(tier), type=event_type, events=events)
-                for tenant, tier, event_type, events in running
+                for tenant, tier, event_type, events, *_ in running
+                if tier in _TIERS
             ),
-            tiers=tuple(map(Tier, tiers)),
+            tiers=tuple(Tier(tier) for tier in tiers if tier in _TIERS),
             breakers=tuple(
-                OpenBreaker(type=event_type, handler=handler, tenant=tenant) for event_type, handler, tenant in breakers
+                OpenBreaker(type=event_type, handler=handler, tenant=tenant)
+                for event_type, handler, tenant, *_ in breakers
             ),
             **known,
         )
