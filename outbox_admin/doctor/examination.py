@@ -96,13 +96,14 @@ async def _reach(url: str, connection: Connection) -> list[Finding]:
 
 def _of_database(patient: Patient) -> list[tuple[str, Look]]:
     has_queues = patient.places.broker == "postgres"
+    load = partial(_load, slots=patient.slots, has_queues=has_queues and patient.places.broker_database_url is None)
     return [
         ("schema", _asked(patient.url, _schema)),
         *(
             (f"privileges of {process}", _asked(url, partial(_privileges, process, has_queues=has_queues)))
             for process, url in patient.roles.items()
         ),
-        ("connections", _asked(patient.url, partial(_load, slots=patient.slots))),
+        ("connections", _asked(patient.url, load)),
         ("pooler", _asked(patient.url, _pooler)),
         ("relays", partial(_relays, patient.url)),
         ("groups", _asked(patient.url, partial(_of_groups, patient.group))),
@@ -126,8 +127,8 @@ async def _privileges(process: Process, connection: Connection, *, has_queues: b
     return privileges.judge(await postgres_facts.privileges(connection, process, needs))
 
 
-async def _load(connection: Connection, *, slots: int) -> list[Finding]:
-    facts = await postgres_facts.sessions(connection, slots=slots)
+async def _load(connection: Connection, *, slots: int, has_queues: bool) -> list[Finding]:
+    facts = await postgres_facts.sessions(connection, slots=slots, has_queues=has_queues)
     return [*sessions.connections(facts), *sessions.transactions(facts), *sessions.slots(facts)]
 
 

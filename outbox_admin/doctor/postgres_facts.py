@@ -20,6 +20,8 @@ _CONNECT_S: Final = 5.0
 _PER_RELAY: Final = 5
 #: What a consumer takes beside one for each slot.
 _PER_CONSUMER: Final = 4
+#: What either takes in the database that the queues are in.
+_PER_BROKER: Final = 3
 
 
 @asynccontextmanager
@@ -87,8 +89,14 @@ async def privileges(connection: Connection, process: str, needs: Sequence[Needs
     return Privileges(role=str(role), process=process, objects=objects, missing=tuple(missing))
 
 
-async def sessions(connection: Connection, *, slots: int) -> Sessions:
-    """Connections, prepared and open transactions, replication slots. *slots*: of each consumer here."""
+async def sessions(connection: Connection, *, slots: int, has_queues: bool) -> Sessions:
+    """Connections, prepared and open transactions, replication slots.
+
+    Args:
+        slots: of each consumer here.
+        has_queues: the queues are in this database.
+    """
+    queues = _PER_BROKER if has_queues else 0
     row = await _row(connection, _SESSIONS)
     held = await _rows(connection, _SLOTS)
     relays = await _alive(connection, "outbox.relay")
@@ -97,7 +105,7 @@ async def sessions(connection: Connection, *, slots: int) -> Sessions:
         max_connections=row[0],
         reserved=row[1],
         used=row[2],
-        wanted=relays * _PER_RELAY + consumers * (slots + _PER_CONSUMER),
+        wanted=relays * (_PER_RELAY + queues) + consumers * (slots + _PER_CONSUMER + queues),
         max_prepared=row[3],
         prepared=row[4],
         prepared_oldest_s=row[5],

@@ -26,10 +26,28 @@ from outbox_admin.embedded import PostgresNode
 from outbox_admin.settings import AdminSettings
 from tests.integration.admin.test_dead_cli import Letters
 from tests.integration.relay.copies import copied, same
+from tests.support.processes import Processes
 from tests.support.rabbit import RabbitNode
 from tests.support.services import Rabbit, fresh_name
+from tests.support.wait import until
 
 _NOBODY = "postgresql://postgres@127.0.0.1:1/shop"
+_TAKEN = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name ~ '^outbox-(relay|consumer)'
+"""
+_SHOP = """
+from consumer import Consumer, Context
+from outbox.event import EventModel
+
+class OrderPlaced(EventModel, type="orders.order.placed", version=1):
+    order_id: int
+
+consumer = Consumer("billing")
+
+@consumer.on(OrderPlaced)
+def bill(event: OrderPlaced, ctx: Context) -> None: ...
+"""
 LANE = Lane(group="default", tier=Tier.STANDARD, tenant="acme")
 
 
@@ -165,7 +183,7 @@ async def test_an_open_transaction_and_its_owner_are_seen(migrated_database: str
     with psycopg.connect(migrated_database, application_name="long one") as other:
         other.execute("SELECT 1")
         async with postgres_facts.asking(migrated_database, within_s=10) as connection:
-            facts = await postgres_facts.sessions(connection, slots=10)
+            facts = await postgres_facts.sessions(connection, slots=10, has_queues=False)
         assert facts.open_oldest_s > 0
     late = dataclasses.replace(facts, open_oldest_s=400.0, open_oldest_by="pid 7 of postgres, long one")
     (finding,) = sessions.transactions(late)
@@ -178,7 +196,7 @@ async def test_a_transaction_that_was_prepared_and_forgotten_is_seen(migrated_da
         other.execute(f"BEGIN; CREATE TABLE forgotten (); PREPARE TRANSACTION '{gid}'".encode())
         try:
             async with postgres_facts.asking(migrated_database, within_s=10) as connection:
-                facts = await postgres_facts.sessions(connection, slots=10)
+                facts = await postgres_facts.sessions(connection, slots=10, has_queues=False)
         finally:
             other.execute(f"ROLLBACK PREPARED '{gid}'".encode())
     assert facts.prepared >= 1
@@ -241,6 +259,27 @@ async def test_dead_letters_are_counted_and_told_once(migrated_database: str) ->
     assert [(one.subject, one.says, one.remedy) for one in findings if "dead letter" in one.says] == [
         ("dead letters", "default: 2 open dead letters", "outbox dead groups --group default")
     ]
+
+
+async def test_every_connection_of_relay_and_consumer_is_counted(
+    migrated_database: str, processes: Processes, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.py").write_text(_SHOP)
+    settings = {"DATABASE_URL": migrated_database, "OUTBOX_BROKER": "postgres", "OUTBOX_CONSUMER_SLOTS": "2"}
+    for command in (("outbox-relay", "run"), ("outbox-consumer", "run", "shop:consumer")):
+        processes.start(*command, settings=settings, cwd=tmp_path)
+    async with postgres_facts.asking(migrated_database, within_s=120.0) as connection:
+
+        async def taken() -> int:
+            (row,) = await (await connection.execute(_TAKEN)).fetchall()
+            return int(str(row[0]))
+
+        async def are_at_work() -> bool:
+            return await taken() >= 14
+
+        await until(are_at_work, deadline_s=60)
+        wanted = (await postgres_facts.sessions(connection, slots=2, has_queues=True)).wanted
+        assert await taken() <= wanted <= 17
 
 
 async def test_a_memory_alarm_is_seen_by_the_http_api(faulty_rabbit: RabbitNode) -> None:
