@@ -28,7 +28,8 @@ The first of these that has a setting wins:
 6. the default.
 
 In one source the more special name wins: `OUTBOX_RELAY_LOG_LEVEL` before `OUTBOX_LOG_LEVEL`, `[relay]` before
-`[outbox]`. An empty value counts as not given. `/dev/null` as a file's name reads none.
+`[outbox]`. An empty value counts as not given. `/dev/null` as a file's name reads none. `${NAME}` in a `.env` file is
+filled in as python-dotenv's `load_dotenv` does it for the app: from the environment, else from the lines above.
 """.strip()
 
 _TOML: Final = """

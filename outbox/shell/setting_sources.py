@@ -9,11 +9,12 @@ import os
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
-from dotenv.main import resolve_variables
 from dotenv.parser import parse_stream
+from dotenv.variables import parse_variables
 
 COMMON_PREFIX: Final = "OUTBOX_"
 PREFIXES: Final = ("OUTBOX_RELAY_", "OUTBOX_CONSUMER_")
@@ -91,7 +92,11 @@ def collect(
     ]
     problems: list[str] = []
     if directory is not None:
-        for kind, name, default, read in _FILES:
+        files: tuple[tuple[Kind, str, str, Callable[..., tuple[Source, list[str]]]], ...] = (
+            ("dotenv", ENV_FILE, ".env", partial(_dotenv, environment=environment)),
+            ("toml", CONFIG_FILE, "outbox.toml", _toml),
+        )
+        for kind, name, default, read in files:
             named = next((str(source.values[name]) for source in sources if name in source.values), None)
             path = directory / (named or default)
             # os.path, since pathlib's own raise where the directory may not be searched, as under sudo from one's home.
@@ -127,13 +132,18 @@ def _text_of(path: Path, title: str) -> str:
         raise _Unusable(f"want a text in UTF-8, got {title} with byte {error.start} not of it") from error
 
 
-def _dotenv(path: Path, *, title: str) -> tuple[Source, list[str]]:
+def _dotenv(path: Path, *, title: str, environment: Mapping[str, str]) -> tuple[Source, list[str]]:
     bindings = list(parse_stream(io.StringIO(_text_of(path, title))))
-    pairs = [(binding.key, binding.value) for binding in bindings if binding.key is not None]
+    values: dict[str, str] = {}
+    for binding in bindings:
+        if binding.key is not None and binding.value is not None:
+            # As an app's load_dotenv() has it, which overrides nothing: in ${NAME} too the environment counts first.
+            parts = parse_variables(binding.value)
+            values[binding.key] = "".join(part.resolve({**values, **environment}) for part in parts)
     source = Source(
         kind="dotenv",
         title=title,
-        values=_given(resolve_variables(pairs, override=True)),
+        values=_given(values),
         lines={binding.key: binding.original.line for binding in bindings if binding.key is not None},
     )
     # What cannot be read and is not ours is the business of whoever else reads the file.
@@ -163,12 +173,6 @@ def _toml(path: Path, *, title: str) -> tuple[Source, list[str]]:
         for name, value in table.items()
     }
     return Source(kind="toml", title=title, values=_given(values)), problems
-
-
-_FILES: Final[tuple[tuple[Kind, str, str, Callable[..., tuple[Source, list[str]]]], ...]] = (
-    ("dotenv", ENV_FILE, ".env", _dotenv),
-    ("toml", CONFIG_FILE, "outbox.toml", _toml),
-)
 
 
 def _libpq(sources: list[Source]) -> Source:

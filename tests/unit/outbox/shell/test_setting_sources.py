@@ -1,9 +1,11 @@
 """Where settings are written, which place wins, and what is told of each."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from dotenv import load_dotenv
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import BaseModel, Field
 
@@ -154,6 +156,18 @@ def test_a_line_of_another_programs_is_its_own_business_and_a_broken_one_of_ours
 def test_values_in_an_env_file_are_read_as_apps_read_them(reading: Read) -> None:
     found = reading('HOST=db\nDATABASE_URL="postgresql://app:p#w@${HOST}/app" # the app\'s\n').required()
     assert found.database_url.get_secret_value() == "postgresql://app:p#w@db/app"
+
+
+def test_what_an_env_file_names_is_taken_from_the_environment_first_as_load_dotenv_does(
+    reading: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "DB_HOST=localhost\nDATABASE_URL=postgresql://app:${DB_PASSWORD}@${DB_HOST}/${DB_NAME:-app}\n"
+    monkeypatch.setattr(os, "environ", environ := {"DB_HOST": "db", "DB_PASSWORD": "s3cret"})
+    (tmp_path / "app.env").write_text(text)
+    found = reading(text, **environ).required()
+    load_dotenv(tmp_path / "app.env")
+    assert found.database_url.get_secret_value() == environ["DATABASE_URL"] == "postgresql://app:s3cret@db/app"
+    assert reading(text).required().database_url.get_secret_value() == "postgresql://app:@localhost/app"
 
 
 @pytest.mark.parametrize("name", ["RABBITMQ_URL", "AMQP_URL", "CLOUDAMQP_URL"])
