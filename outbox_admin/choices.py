@@ -1,15 +1,20 @@
 """What a person chooses by, in every command that lists rows and decides about them: ids, a filter, or all there is."""
 
+import functools
+import inspect
 import re
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from datetime import timedelta
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Concatenate, Final, TypeAlias, TypeVar
 
 import typer
 
 from outbox.errors import ConfigError
 from outbox.shell import completion
 from outbox.shell.commands import SAFETY, WHICH
+
+C = TypeVar("C")
+R = TypeVar("R")
 
 Tenant: TypeAlias = Annotated[
     str | None, typer.Option(metavar="TENANT", help="Only this tenant's.", rich_help_panel=WHICH)
@@ -49,6 +54,27 @@ Actor: TypeAlias = Annotated[
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _AGE: Final = re.compile(r"(\d{1,6})([smhd])")
+
+
+def choosing(choice: Callable[..., C]) -> Callable[[Callable[Concatenate[C, ...], R]], Callable[..., R]]:
+    """What gives a command, which takes a *choice* first, the options that *choice* is made of."""
+    options = inspect.signature(choice).parameters
+
+    def give(command: Callable[Concatenate[C, ...], R]) -> Callable[..., R]:
+        own = list(inspect.signature(command).parameters.values())[1:]
+
+        @functools.wraps(command)
+        def run(**given: Any) -> R:
+            chosen = choice(**{name: given.pop(name) for name in options})
+            return command(chosen, **given)
+
+        # What the command line is made from.
+        signature = inspect.Signature([*options.values(), *own])
+        run.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
+        setattr(run, "__signature__", signature)  # noqa: B010 - functions have no such attribute for a type checker
+        return run
+
+    return give
 
 
 def check_chosen(*given: object, everything: bool) -> None:

@@ -1,11 +1,8 @@
 """How every ``outbox dead`` command is told which dead letters: the same options, in the same words."""
 
-import functools
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final
 from uuid import UUID
 
 import typer
@@ -15,9 +12,7 @@ from consumer.store.dead_list import DeadFilter, with_age
 from consumer.store.stored import Connection
 from outbox.schema import DEFAULT_GROUP
 from outbox.shell.commands import WHICH
-from outbox_admin.choices import EventType, OneGroup, Tenant, age, check_chosen
-
-R = TypeVar("R")
+from outbox_admin.choices import EventType, OneGroup, Tenant, age, check_chosen, choosing
 
 #: The largest number that a dead letter can have.
 ID_MAX: Final = 2**63 - 1
@@ -44,24 +39,6 @@ class Choice:
     async def now(self, connection: Connection) -> DeadFilter:
         """The filter, its ages on the database's clock."""
         return await with_age(connection, self.letters, older_than=self.older_than, newer_than=self.newer_than)
-
-
-def chooses(command: Callable[..., R]) -> Callable[..., R]:
-    """Give *command*, which takes a ``Choice`` first, the options that make one."""
-    options = inspect.signature(_choice).parameters
-    own = list(inspect.signature(command).parameters.values())[1:]
-    names = [*options, *(parameter.name for parameter in own)]
-
-    @functools.wraps(command)
-    def run(**given: Any) -> R:
-        choice = _choice(**{name: given.pop(name) for name in options})
-        return command(choice, **given)
-
-    # What the command line is made from.
-    signature = inspect.Signature([*options.values(), *own])
-    run.__annotations__ = {name: signature.parameters[name].annotation for name in names}
-    setattr(run, "__signature__", signature)  # noqa: B010 - functions have no such attribute for a type checker
-    return run
 
 
 def check_id(given: int | None) -> int | None:
@@ -115,3 +92,7 @@ def _choice(  # noqa: PLR0913 - a command's options are its arguments
         older_than=None if older_than is None else age("--older-than", older_than),
         newer_than=None if newer_than is None else age("--newer-than", newer_than),
     )
+
+
+#: Gives a command, which takes a ``Choice`` first, the options that make one.
+chooses: Final = choosing(_choice)

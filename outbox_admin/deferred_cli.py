@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -32,6 +32,7 @@ from outbox_admin.choices import (
     check_chosen,
     check_found,
     check_group_known,
+    choosing,
 )
 from outbox_admin.groups import list_groups
 from outbox_admin.prompt import ask
@@ -67,14 +68,33 @@ _DEAD: Final = (State.DEAD,)
 _UNPUBLISHED: Final = (State.RETRY, State.DEAD)
 
 
-@command(app, "list", examples=("outbox deferred list", "outbox deferred list --group billing --state dead"))
-def list_events(
+def _wanted(
+    ids: Ids = None,
     *,
     group: Group = None,
     tenant: Tenant = None,
     event_type: EventType = None,
     category: Category = None,
     state: InState = None,
+) -> DeferredFilter:
+    return DeferredFilter(
+        group=group,
+        ids=tuple(ids) if ids else None,
+        tenant=tenant,
+        type=event_type,
+        category=category,
+        states=() if state is None else (state,),
+    )
+
+
+_chooses: Final = choosing(_wanted)
+
+
+@command(app, "list", examples=("outbox deferred list", "outbox deferred list --group billing --state dead"))
+@_chooses
+def list_events(
+    wanted: DeferredFilter,
+    *,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many, newest first.")] = 100,
     as_json: AsJson = False,
 ) -> None:
@@ -82,16 +102,13 @@ def list_events(
 
     Use it when `outbox-relay status` tells of deferred events.
     """
-    wanted = DeferredFilter(
-        group=group, tenant=tenant, type=event_type, category=category, states=_states(state, tuple(State))
-    )
-    events = asyncio.run(_list(wanted, limit))
+    events = asyncio.run(_list(_in(wanted, tuple(State)), limit))
     if as_json:
         print_json([_plain(one) for one in events])
     elif events:
         console().print(_table(events))
     else:
-        typer.echo("no deferred events" if group is None else f"no deferred events of group {group}")
+        typer.echo("no deferred events" if wanted.group is None else f"no deferred events of group {wanted.group}")
 
 
 @command(app, examples=("outbox deferred show 019ad5f0-7c2e-7bb0-8d7e-3a5b5c1d2e4f --payload",))
@@ -119,14 +136,10 @@ def show(
         "outbox deferred retry --category unroutable --dry-run",
     ),
 )
-def retry_events(  # noqa: PLR0913 - a command's options are its arguments
-    ids: Ids = None,
+@_chooses
+def retry_events(
+    wanted: DeferredFilter,
     *,
-    group: Group = None,
-    tenant: Tenant = None,
-    event_type: EventType = None,
-    category: Category = None,
-    state: InState = None,
     limit: Limit = 1000,
     actor: Actor = None,
     dry_run: DryRun = False,
@@ -138,7 +151,7 @@ def retry_events(  # noqa: PLR0913 - a command's options are its arguments
 
     Use it once what refused them is mended.
     """
-    wanted = _filter(ids, group, tenant, event_type, category, _states(state, tuple(State)), everything=everything)
+    wanted = _checked(wanted, tuple(State), everything=everything)
     if dry_run:
         _miss(wanted, _would("retry", wanted, limit, as_json=as_json))
         return
@@ -146,7 +159,7 @@ def retry_events(  # noqa: PLR0913 - a command's options are its arguments
         _decide(
             lambda connection: resolve.retry(connection, wanted, limit=limit, revives=revive),
             action="deferred.retry",
-            group=group,
+            group=wanted.group,
             actor=named(actor),
         )
     )
@@ -161,14 +174,10 @@ def retry_events(  # noqa: PLR0913 - a command's options are its arguments
         "outbox deferred discard 019ad5f0-7c2e-7bb0-8d7e-3a5b5c1d2e4f --yes",
     ),
 )
-def discard_events(  # noqa: PLR0913 - a command's options are its arguments
-    ids: Ids = None,
+@_chooses
+def discard_events(
+    wanted: DeferredFilter,
     *,
-    group: Group = None,
-    tenant: Tenant = None,
-    event_type: EventType = None,
-    category: Category = None,
-    state: InState = None,
     limit: Limit = 1000,
     actor: Actor = None,
     dry_run: DryRun = False,
@@ -181,10 +190,9 @@ def discard_events(  # noqa: PLR0913 - a command's options are its arguments
     Use it for what must never be published. Given by a filter, those that are still retried stay, unless --state says
     so.
     """
-    if state is State.VOID:
+    if State.VOID in wanted.states:
         raise typer.BadParameter("--state: want retry or dead, got void: these are discarded already")
-    states = _states(state, _UNPUBLISHED if ids else _DEAD)
-    wanted = _filter(ids, group, tenant, event_type, category, states, everything=everything)
+    wanted = _checked(wanted, _UNPUBLISHED if wanted.ids else _DEAD, everything=everything)
     events = _would("discard", wanted, limit, as_json=as_json and dry_run, is_quiet=as_json and not dry_run)
     if dry_run or not events:
         _miss(wanted, events)
@@ -195,7 +203,7 @@ def discard_events(  # noqa: PLR0913 - a command's options are its arguments
         _decide(
             lambda connection: resolve.discard(connection, wanted, limit=limit),
             action="deferred.discard",
-            group=group,
+            group=wanted.group,
             actor=named(actor),
         )
     )
@@ -203,29 +211,14 @@ def discard_events(  # noqa: PLR0913 - a command's options are its arguments
     _tell(done, wanted, resolved, as_json=as_json)
 
 
-def _states(given: State | None, otherwise: tuple[State, ...]) -> tuple[State, ...]:
-    return otherwise if given is None else (given,)
+def _checked(wanted: DeferredFilter, otherwise: tuple[State, ...], *, everything: bool) -> DeferredFilter:
+    check_chosen(wanted.ids, wanted.group, wanted.tenant, wanted.type, wanted.category, everything=everything)
+    return _in(wanted, otherwise)
 
 
-def _filter(
-    ids: Sequence[UUID] | None,
-    group: str | None,
-    tenant: str | None,
-    event_type: str | None,
-    category: CategoryOf | None,
-    states: tuple[State, ...],
-    *,
-    everything: bool,
-) -> DeferredFilter:
-    check_chosen(ids, group, tenant, event_type, category, everything=everything)
-    return DeferredFilter(
-        group=group,
-        ids=tuple(ids) if ids else None,
-        tenant=tenant,
-        type=event_type,
-        category=category,
-        states=states,
-    )
+def _in(wanted: DeferredFilter, otherwise: tuple[State, ...]) -> DeferredFilter:
+    """*wanted*, in the states of *otherwise* if none was given."""
+    return wanted if wanted.states else replace(wanted, states=otherwise)
 
 
 def _would(verb: str, wanted: DeferredFilter, limit: int, *, as_json: bool, is_quiet: bool = False) -> set[UUID]:
