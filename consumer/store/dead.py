@@ -104,12 +104,6 @@ async def put(connection: Connection, dead: NewDead) -> int:
     return dead_id
 
 
-async def has_open(connection: Connection, group: str, event_id: UUID) -> bool:
-    """Whether *event_id* has a dead letter that is neither replayed nor discarded: then it holds its key."""
-    cursor = await fresh(connection, _HAS_OPEN, {"group": group, "event": event_id})
-    return await cursor.fetchone() is not None
-
-
 async def show(connection: Connection, dead_id: int) -> DeadLetter | None:
     """The dead letter *dead_id* with its message, which holds the payload."""
     row = await (await fresh(connection, _SHOW, {"id": dead_id})).fetchone()
@@ -209,10 +203,6 @@ _PUT: Final = _compose(
 _PUT_TRACE: Final = """
     INSERT INTO consumer.dead_trace (dead_id, trace) VALUES (%s, %s)
     ON CONFLICT (dead_id) DO UPDATE SET trace = excluded.trace
-"""
-
-_HAS_OPEN: Final = """
-    SELECT FROM consumer.dead WHERE group_name = %(group)s AND event_id = %(event)s AND resolution IS NULL
 """
 
 _SHOW: Final = _compose(sql.SQL("SELECT {summary}, {of_row} FROM consumer.dead d WHERE d.id = %(id)s"))

@@ -78,7 +78,6 @@ async def test_a_dead_letter_keeps_the_event_whole(connection: Connection) -> No
     assert (letter.summary.event_id, letter.summary.attempts, letter.summary.handlers) == (event.id, 6, ("bill",))
     assert letter.summary.resolution is None
     assert await dead.show(connection, dead_id + 1) is None
-    assert await dead.has_open(connection, GROUP, event.id)
 
 
 async def test_what_cannot_be_read_is_kept_under_the_lane_it_came_by(connection: Connection) -> None:
@@ -198,7 +197,7 @@ async def test_a_replayed_letter_is_handled_from_its_first_attempt_on(connection
     assert (resolved.ids, resolved.refused) == ((dead_id,), ())
     (row,) = await take(connection)
     assert (row.reason, row.attempts, row.handlers, row.stored) == (Reason.REPLAY, 0, ("bill",), stored_of(event))
-    assert not await dead.has_open(connection, GROUP, event.id)
+    assert not await dead_list.matching(connection, OPEN)
     (found,) = await dead_list.matching(connection, replace(OPEN, state=DeadState.REPLAYED))
     assert (found.summary.resolution, found.summary.resolved_by) == ("replayed", "ops")
     assert await audit(connection) == [("ops", "dead.replay", {"ids": [dead_id], "refused": {}})]
