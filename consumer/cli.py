@@ -14,7 +14,7 @@ from outbox.errors import BrokerUnavailable, ConfigError
 from outbox.shell import completion
 from outbox.shell.commands import WHICH, AsJson, command, extended, root
 from outbox.shell.exits import DONE, TRY_AGAIN, run_cli
-from outbox.shell.options import Broker, OnlyGroup
+from outbox.shell.options import Broker, group_option
 from outbox.shell.words import counted
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ Tiers = Annotated[
         autocompletion=completion.tiers,
     ),
 ]
+OnlyGroup = Annotated[str, group_option("Which group; the only one there is, if not given.")]
 AppName = Annotated[str, typer.Argument(metavar="APP", help="Where the Consumer is, as in shop.billing:consumer.")]
 
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Concatenate, Final, TypeAlias, TypeVar
 import typer
 
 from outbox.errors import ConfigError
-from outbox.shell import completion
 from outbox.shell.commands import SAFETY, WHICH
+from outbox.shell.options import group_option
 
 C = TypeVar("C")
 R = TypeVar("R")
@@ -22,26 +22,8 @@ Tenant: TypeAlias = Annotated[
 EventType: TypeAlias = Annotated[
     str | None, typer.Option("--type", metavar="TYPE", help="Only events of this type.", rich_help_panel=WHICH)
 ]
-Group: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        *("--group", "-g"),
-        metavar="GROUP",
-        help="Only this group's.",
-        rich_help_panel=WHICH,
-        autocompletion=completion.groups,
-    ),
-]
-OneGroup: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        *("--group", "-g"),
-        metavar="GROUP",
-        help="Whose dead letters.",
-        rich_help_panel=WHICH,
-        autocompletion=completion.groups,
-    ),
-]
+Group: TypeAlias = Annotated[str | None, group_option("Only this group's.")]
+OneGroup: TypeAlias = Annotated[str, group_option("Whose dead letters.")]
 Everything: TypeAlias = Annotated[bool, typer.Option("--all", help="All there are.", rich_help_panel=WHICH)]
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Only say what it would do.", rich_help_panel=SAFETY)

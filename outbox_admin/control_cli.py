@@ -16,6 +16,7 @@ from outbox.shell import completion
 from outbox.shell.commands import WHICH, AsJson, command
 from outbox.shell.console import console, note, print_json, table
 from outbox.shell.logs import harmless
+from outbox.shell.options import group_option
 from outbox.shell.times import parse_moment
 from outbox.shell.words import in_utc
 from outbox_admin import control
@@ -29,14 +30,7 @@ app: Final = typer.Typer(add_completion=False)
 _TIERS: Final = {tier.label: tier for tier in Tier}
 
 Groups: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        *("--group", "-g"),
-        metavar="GROUP",
-        help="Only in this group; may be repeated. All groups, if not given.",
-        rich_help_panel=WHICH,
-        autocompletion=completion.groups,
-    ),
+    list[str] | None, group_option("Only in this group; may be repeated. All groups, if not given.")
 ]
 OfTier: TypeAlias = Annotated[
     str | None,

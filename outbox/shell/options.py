@@ -1,6 +1,6 @@
 """Options that several programs have."""
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -12,13 +12,10 @@ Broker: TypeAlias = Annotated[
     Literal["rabbitmq", "postgres"] | None,
     typer.Option(help="Where queues are; else by the setting.", show_default=False),
 ]
-OnlyGroup: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        *("--group", "-g"),
-        metavar="GROUP",
-        help="Which group; the only one there is, if not given.",
-        rich_help_panel=WHICH,
-        autocompletion=completion.groups,
-    ),
-]
+
+
+def group_option(help: str) -> Any:
+    """``--group``, with *help*."""
+    return typer.Option(
+        *("--group", "-g"), metavar="GROUP", help=help, rich_help_panel=WHICH, autocompletion=completion.groups
+    )
