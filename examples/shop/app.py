@@ -43,12 +43,16 @@ async def session_of(tenant: TenantId) -> AsyncIterator[AsyncSession]:
 Session = Annotated[AsyncSession, Depends(session_of, scope="function")]
 
 
+# PostgreSQL's text holds every character but NUL.
+_STORABLE = r"^[^\x00]*$"
+
+
 class LineIn(BaseModel):
     """One article, as it is ordered and shown."""
 
     model_config = ConfigDict(from_attributes=True)
 
-    article: Annotated[str, Field(min_length=1, max_length=100)]
+    article: Annotated[str, Field(min_length=1, max_length=100, pattern=_STORABLE)]
     quantity: Annotated[int, Field(ge=1, le=1_000)]
     unit_cents: Annotated[int, Field(ge=0, le=10_000_000)]
 
@@ -56,7 +60,7 @@ class LineIn(BaseModel):
 class OrderIn(BaseModel):
     """What is asked for."""
 
-    customer: Annotated[str, Field(min_length=1, max_length=200)]
+    customer: Annotated[str, Field(min_length=1, max_length=200, pattern=_STORABLE)]
     lines: Annotated[list[LineIn], Field(min_length=1, max_length=100)]
 
 

@@ -135,6 +135,14 @@ async def test_the_largest_order_that_may_be_placed_is_billed(client: httpx.Asyn
     assert (await client.get(f"/orders/{2**62}", headers={"X-Tenant-ID": "rich"})).status_code == 404
 
 
+@pytest.mark.parametrize("wrong", [{"customer": "an\0n"}, {"lines": [_ORDER["lines"][0] | {"article": "te\0a"}]}])
+async def test_text_that_the_database_cannot_hold_is_the_clients_mistake(
+    client: httpx.AsyncClient, wrong: dict[str, Any]
+) -> None:
+    answer = await place_order(client, tenant="nul", key="k1", order=_ORDER | wrong)
+    assert answer.status_code == 422, answer.text
+
+
 def test_a_role_that_the_policies_do_not_bind_is_refused(shop: Stage, migrated_database: str) -> None:
     with pytest.raises(AssertionError, match="want a role that policies bind, got"):
         shop.shell("alembic upgrade head", OWNER_DATABASE_URL=migrated_database, DATABASE_URL=migrated_database)
