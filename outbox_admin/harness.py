@@ -8,11 +8,8 @@ import copy
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
-from enum import Enum, auto
-from functools import wraps
 from types import TracebackType
 from typing import Final, LiteralString, Self, TypeVar, cast
 from uuid import UUID
@@ -22,9 +19,7 @@ import psycopg
 from consumer.api import Consumer
 from consumer.engine.run import Readiness, run_consumer
 from consumer.limits import Limits
-from consumer.memory import MemoryBroker, MemoryExchange
-from consumer.ports import Receipt
-from consumer.registry import Handler
+from consumer.memory import MemoryExchange
 from consumer.store.dead import DeadSummary
 from consumer.store.dead_list import DeadFilter, DeadState, matching
 from outbox import topology
@@ -35,8 +30,11 @@ from outbox.naming import Lane, check_tenant
 from outbox.shell.database import conninfo
 from outbox.shell.signals import Stop
 from outbox.wire import encode
+from outbox_admin.crashes import Crash, Faults, FaultyBroker
 from relay.log.rows import EVENT_COLUMNS, event_of
 from relay.log.scheduled import move_due
+
+__all__ = ["Crash", "Harness"]
 
 T = TypeVar("T")
 _POLL_S: Final = 0.005
@@ -59,15 +57,6 @@ SELECT count(*) FROM consumer.work
 WHERE group_name = %s AND reason <> 'suspect' AND (owner IS NOT NULL OR due_at <= clock_timestamp())"""
 
 
-class Crash(Enum):
-    """Where the consumer is ended, as a kill would end it, before it begins anew."""
-
-    BEFORE_COMMIT = auto()
-    """The handler has returned; nothing of it is committed."""
-    BEFORE_ACK = auto()
-    """All of it is committed; the broker has not heard of it."""
-
-
 class Harness:
     """Runs *consumer* as a process would, in a thread of its own, on a migrated database. Used as a context manager.
 
@@ -79,7 +68,7 @@ class Harness:
         self._url = database_url
         self._conninfo = conninfo(database_url, application_name="outbox-harness")
         self._deadline_s = deadline_s
-        self._faults = _Faults()
+        self._faults = Faults()
         self._consumer = copy.copy(consumer)
         self._consumer.registry = consumer.registry.changed(self._faults.around)
         self._group = consumer.group
@@ -285,7 +274,7 @@ class Harness:
 
     async def _start(self) -> None:
         self._readiness = Readiness()
-        broker, exchange = _FaultyBroker(self._broker, self._faults), MemoryExchange(self._broker)
+        broker, exchange = FaultyBroker(self._broker, self._faults), MemoryExchange(self._broker)
         work = run_consumer(
             self._consumer, broker, exchange, self._url, stop=Stop(), limits=_LIMITS, readiness=self._readiness
         )
@@ -309,70 +298,3 @@ class Harness:
     async def _move_scheduled(self) -> None:
         async with await psycopg.AsyncConnection.connect(self._conninfo) as connection:
             await move_due(connection, rows_max=_ROWS_MAX, within_s=self._deadline_s)
-
-
-class _Faults:
-    """Where the next crash is to be, and whether it was reached. Used by two threads: what it does is atomic."""
-
-    def __init__(self) -> None:
-        self.armed: Crash | None = None
-        self.reached = threading.Event()
-        self.outcomes: Counter[str] = Counter()
-        self._released = threading.Event()
-
-    def is_at(self, crash: Crash) -> bool:
-        """Whether this is the place; from then on nothing goes on there until ``release``."""
-        if self.armed is not crash:
-            return False
-        self.armed = None
-        self._released.clear()
-        self.reached.set()
-        return True
-
-    def release(self) -> None:
-        """Let the thread go on that a sync handler holds: it was cancelled meanwhile."""
-        self._released.set()
-
-    def passed(self) -> None:
-        """The crash is over."""
-        self.reached.clear()
-
-    def around(self, handler: Handler) -> Handler:
-        """*handler*, which never returns where a crash before its commit is wanted."""
-        function = handler.function
-
-        if handler.is_async:
-
-            @wraps(function)
-            async def run(**arguments: object) -> object:
-                returned = await cast("Awaitable[object]", function(**arguments))
-                if self.is_at(Crash.BEFORE_COMMIT):
-                    await asyncio.Event().wait()
-                return returned
-
-            return replace(handler, function=run)
-
-        @wraps(function)
-        def block(**arguments: object) -> object:
-            returned = function(**arguments)
-            if self.is_at(Crash.BEFORE_COMMIT):
-                self._released.wait()
-                raise asyncio.CancelledError  # whoever called it is dead
-            return returned
-
-        return replace(handler, function=block)
-
-
-class _FaultyBroker(MemoryBroker):
-    """Swallows the acknowledgement at which a crash is wanted, and all that follow."""
-
-    def __init__(self, broker: InProcessBroker, faults: _Faults) -> None:
-        super().__init__(broker)
-        self._faults = faults
-        self._is_dead = False
-
-    def settle(self, receipts: Sequence[Receipt], *, requeue: bool = False) -> None:
-        """As the port says, until the crash."""
-        self._is_dead = self._is_dead or self._faults.is_at(Crash.BEFORE_ACK)
-        if not self._is_dead:
-            super().settle(receipts, requeue=requeue)
