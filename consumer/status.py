@@ -13,12 +13,13 @@ from uuid import UUID
 
 from consumer.decide.control import Pause, Weight
 from consumer.outcome import DeadCategory
-from consumer.store import control, gate, incarnation, work
+from consumer.store import control, gate, incarnation, work_counts
 from consumer.store.gate import BlockedKey, BlockedKeys
 from consumer.store.incarnation import Incarnation
 from consumer.store.plans import fresh
 from consumer.store.stored import Connection
-from consumer.store.work import Reason, WorkCount
+from consumer.store.work import Reason
+from consumer.store.work_counts import WorkCount
 from outbox.event import Tier
 from outbox.naming import Lane
 from outbox.shell.words import counted, in_utc
@@ -97,7 +98,7 @@ async def read(connection: Connection, group: str) -> Status:
     row = await (await connection.execute(_GROUP, {"group": group})).fetchone()
     assert row is not None  # noqa: S101 - it selects one row, always
     at, started_at, lanes = row
-    counts = await work.counts(connection, group)
+    counts = await work_counts.read(connection, group)
     told = await control.read(connection, group)
     return Status(
         group=group,

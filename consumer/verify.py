@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from consumer.decide.verification import DeadSince, Finding, Member, Sample, Wanted, findings
-from consumer.store import control, directory, incarnation, work
+from consumer.store import control, directory, incarnation, work_counts
 from consumer.store.incarnation import Incarnation
 from consumer.store.plans import fresh
 from consumer.store.stored import Connection
@@ -86,7 +86,7 @@ async def look(connection: Connection, group: str, fleet: Fleet, *, depths: Dept
     since = fleet.since or min((one.started_at for one in members), default=None)
     lanes = [one.lane for one in await directory.lanes(connection, group)]
     told = await control.read(connection, group)
-    due = sum(one.due for one in await work.counts(connection, group))
+    due = sum(one.due for one in await work_counts.read(connection, group))
     return Sample(
         at=told.at,
         fleet=tuple(_member(one) for one in members),

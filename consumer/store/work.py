@@ -76,24 +76,6 @@ class WorkRow:
     is_marked: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkCount:
-    """How many rows of one tier, tenant and reason wait, and since when.
-
-    *owned* are in a process's hands; *due* and *next_due_at* speak of the others. *paused* were put off by a pause.
-    """
-
-    tier: Tier
-    tenant: str
-    reason: Reason
-    rows: int
-    owned: int
-    due: int
-    waiting_since: datetime
-    next_due_at: datetime | None
-    paused: int = 0
-
-
 async def put(connection: Connection, rows: Iterable[NewWork], *, owner: UUID | None = None) -> frozenset[UUID]:
     """Write *rows* in the caller's transaction, each new or over the one there is; nobody owns them afterwards.
 
@@ -192,25 +174,6 @@ async def seconds_to_next(
             cursor = await fresh(connection, _SECONDS_TO_NEXT_OF, values)
     row = await cursor.fetchone()
     return None if row is None or row[0] is None else max(0.0, float(row[0]))
-
-
-async def counts(connection: Connection, group: str) -> list[WorkCount]:
-    """How much waits, per tier, tenant and reason. Reads every row of the group: for status, not for loops."""
-    cursor = await fresh(connection, _COUNTS, {"group": group})
-    return [
-        WorkCount(
-            tier=Tier(tier),
-            tenant=tenant,
-            reason=Reason(reason),
-            rows=rows,
-            owned=owned,
-            due=due,
-            waiting_since=since,
-            next_due_at=next_due_at,
-            paused=paused,
-        )
-        for tier, tenant, reason, rows, owned, due, since, next_due_at, paused in await cursor.fetchall()
-    ]
 
 
 async def _write(connection: Connection, query: bytes, rows: Iterable[NewWork], owner: UUID | None) -> frozenset[UUID]:
@@ -385,12 +348,4 @@ _SECONDS_TO_NEXT_OF: Final = _compose(
 _HAS_SUSPECTS: Final = """
     SELECT FROM consumer.work
     WHERE group_name = %(group)s AND owner IS NULL AND reason = 'suspect' AND due_at <= statement_timestamp() LIMIT 1
-"""
-
-_COUNTS: Final = """
-    SELECT tier, tenant, reason, count(*), count(owner),
-           count(*) FILTER (WHERE owner IS NULL AND due_at <= statement_timestamp()), min(created_at),
-           min(due_at) FILTER (WHERE owner IS NULL AND due_before_pause IS NULL), count(due_before_pause)
-    FROM consumer.work WHERE group_name = %(group)s
-    GROUP BY tier, tenant, reason ORDER BY tier, tenant, reason
 """

@@ -4,7 +4,7 @@ from datetime import datetime
 from uuid import UUID, uuid4
 
 from consumer.decide.fairness import PauseScope
-from consumer.store import gate, work
+from consumer.store import gate, work, work_counts
 from consumer.store.put_off import put_off, put_off_suspects, release
 from consumer.store.stored import Connection
 from consumer.store.work import Reason
@@ -39,7 +39,7 @@ async def test_what_was_put_off_is_claimed_by_nobody_and_then_due_as_before(conn
     await put_off(connection, GROUP, [event.id], owner=uuid4())  # not its owner
     await put_off(connection, GROUP, [event.id], owner=owner)
     assert await take(connection, owner) == []
-    (count,) = await work.counts(connection, GROUP)
+    (count,) = await work_counts.read(connection, GROUP)
     assert (count.rows, count.owned, count.due, count.paused, count.next_due_at) == (1, 0, 0, 1, None)
 
     assert await release(connection, GROUP, paused=[]) == 1

@@ -10,7 +10,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from consumer.store import work
+from consumer.store import work, work_counts
 from consumer.store.stored import Connection
 from consumer.store.work import Reason, WorkRow
 from outbox import wire
@@ -140,7 +140,7 @@ async def test_parking_a_duplicate_does_not_undo_a_retry(connection: Connection)
     event = an_event()
     await work.put(connection, [new_work(event, delay_s=60, attempts=4)])
     assert await work.park(connection, [new_work(event, reason=Reason.WAITING, attempts=0)]) == frozenset()
-    (count,) = await work.counts(connection, GROUP)
+    (count,) = await work_counts.read(connection, GROUP)
     assert (count.reason, count.due) == (Reason.RETRY, 0)
 
 
@@ -287,7 +287,7 @@ async def test_counts_tell_what_waits_by_tier_tenant_and_reason(connection: Conn
     await work.put(connection, [new_work(events[0]), new_work(events[1], delay_s=60)])
     await work.put(connection, [new_work(events[2], reason=Reason.HELD)])
     await take(connection, per_lane=1, total=1)
-    first, second = await work.counts(connection, GROUP)
+    first, second = await work_counts.read(connection, GROUP)
     assert (first.tenant, first.reason, first.rows, first.owned, first.due) == ("acme", Reason.RETRY, 2, 1, 0)
     assert (second.tenant, second.tier, second.reason, second.due) == ("zeta", Tier.BULK, Reason.HELD, 1)
 
@@ -296,7 +296,7 @@ async def test_groups_do_not_see_each_others_rows(connection: Connection) -> Non
     event = an_event()
     await work.put(connection, [new_work(event), new_work(event, group="shipping")])
     assert len(await take(connection)) == 1
-    assert [count.owned for count in await work.counts(connection, "shipping")] == [0]
+    assert [count.owned for count in await work_counts.read(connection, "shipping")] == [0]
 
 
 async def test_a_row_tells_since_when_its_attempts_have_failed_however_long_it_waited_before(
