@@ -18,7 +18,7 @@ from outbox.shell.commands import group as group_of_commands
 from outbox.shell.console import console, print_json, wide_table
 from outbox.shell.database import Connection, connect, store_errors
 from outbox.shell.logs import harmless
-from outbox.shell.words import in_utc
+from outbox.shell.words import counted, in_utc
 from outbox_admin import audit
 from outbox_admin.audit import named
 from outbox_admin.choices import (
@@ -226,7 +226,7 @@ def _would(verb: str, wanted: DeferredFilter, limit: int, *, as_json: bool, is_q
     if as_json:
         print_json([_plain(one) for one in events])
     elif not is_quiet:
-        typer.echo(f"would {verb} {len(events)}")
+        typer.echo(f"would {verb} {counted(len(events), 'deferred event')}")
         if events:
             console().print(_table(events))
     return {one.id for one in events}

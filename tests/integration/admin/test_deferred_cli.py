@@ -161,7 +161,7 @@ def test_a_discarded_event_is_gone_and_one_with_a_key_leaves_a_void_without_its_
     # What is discarded is discarded once, and is no event again.
     code, output = command("deferred", "discard", str(keyed), "--yes")
     assert (code, str(keyed) in output) == (CONFIGURATION, True)
-    assert command("deferred", "discard", "--all", "--yes") == (DONE, "would discard 0\n")
+    assert command("deferred", "discard", "--all", "--yes") == (DONE, "would discard 0 deferred events\n")
     assert command("deferred", "retry", str(keyed)) == (DONE, "due now: 1, refused: 0\n")
     assert deferred.rows("select state from outbox.deferred") == [("void",)]
 
@@ -171,7 +171,7 @@ def test_nothing_is_discarded_unasked_by_a_dry_run_or_beside_the_filter(command:
     before = deferred.rows("select * from outbox.deferred order by id")
     for verb in ("retry", "discard"):
         code, output = command("deferred", verb, str(dead), "--dry-run")
-        assert (code, output.splitlines()[0], str(dead) in output) == (DONE, f"would {verb} 1", True)
+        assert (code, output.splitlines()[0], str(dead) in output) == (DONE, f"would {verb} 1 deferred event", True)
         assert [one["id"] for one in json.loads(command("deferred", verb, str(dead), "--dry-run", "--json")[1])]
     code, output = command("deferred", "discard", str(dead))
     assert (code, "want --yes where nobody can be asked" in output) == (USAGE, True)
