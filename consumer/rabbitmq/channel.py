@@ -158,8 +158,10 @@ class WireChannel:
 
     def cancelled(self, tag: str | None) -> None:
         """The broker has cancelled a consumer by itself."""
-        if self._connection.accept_consumer_cancel_ok:
-            self._write(marshal(commands.Basic.CancelOk(consumer_tag=tag or ""), self._amqp.number))
+        # RabbitMQ 4.3.0 to 4.3.6 hear no answer and keep a consumer that a quorum queue has timed out, until it is
+        # cancelled from here too; all others know nothing of it any more, and say that it is cancelled.
+        answer = commands.Basic.CancelOk if self._connection.accept_consumer_cancel_ok else commands.Basic.Cancel
+        self._write(marshal(answer(consumer_tag=tag or ""), self._amqp.number))
         attachment = self.attachments.pop(tag or "", None)
         if attachment is not None:
             self._listener.cancelled(attachment)

@@ -116,7 +116,7 @@ async def test_a_paused_type_at_the_head_of_a_lane_blocks_no_other_type_behind_i
         assert rig.effects() == ["thank 99"]
         await rig.until_settled()
         await control.resume(connection, GROUP, scope, actor="ann")
-        await rig.until(lambda: rig.count("effect") == 61, deadline_s=30)
+        await rig.until(lambda: rig.count("effect") == 61, deadline_s=90)
     assert rig.effects()[1:] == [f"bill {number}" for number in range(1, 61)]
     await rig.until(lambda: rig.count("consumer.work") == 0)
 

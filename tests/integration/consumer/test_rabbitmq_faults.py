@@ -220,6 +220,9 @@ async def test_where_queues_time_consumers_out_a_delivery_held_too_long_comes_ag
             }
 
         await until(have_both_come, what="what came later")
+        await broker.detach("slow")
+        consumers = ("list_consumers", "-p", bench.vhost, "queue_name")
+        await until(lambda: faulty_rabbit.ctl(*consumers).split()[1:] == ["quick"], what="no consumer of it to be left")
         assert (inbox.lost_epochs, inbox.lost_queues, inbox.connections) == ([], [], [True])
 
 

@@ -70,7 +70,7 @@ async def test_a_blocked_broker_keeps_the_leases_and_publishing_resumes_by_itsel
         block = partial(faulty_rabbit.ctl, "set_disk_free_limit", "1000000GB")
         unblock = partial(faulty_rabbit.ctl, "set_disk_free_limit", "10MB")
     publisher = RabbitPublisher(url=faulty_rabbit.url(), queue_kind="classic", connect_timeout_s=3.0)
-    relay = start(url, publisher, limits=Limits(lease_s=3.0, confirm_s=2.0))
+    relay = start(url, publisher, limits=Limits(lease_s=3.0, confirm_s=5.0))
     await relay.owns()
     emit(app, "early")
     app.commit()
