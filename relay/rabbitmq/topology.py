@@ -213,14 +213,14 @@ class RabbitTopology:
         message = announcement_message(one)
         with translated("announcing a lane"):
             try:
-                await channel.basic_publish(
+                published = channel.basic_publish(
                     message.body,
                     exchange=DIRECTORY_EXCHANGE,
                     routing_key=one.lane.group,
                     properties=properties_of(message),
                     mandatory=True,
-                    timeout=self._timeout_s,
                 )
+                await self._within(published, self._timeout_s)
             except DeliveryError as error:
                 # Returned or nacked: this group's directory is gone or full, the others' are not.
                 self._groups.discard(one.lane.group)
@@ -232,7 +232,9 @@ class RabbitTopology:
         with translated("opening a channel"):
             if self._connection is None or self._connection.is_closed:
                 raise BrokerUnavailable("RabbitMQ: want an open connection, got none")
-            channel = await self._connection.channel(publisher_confirms=confirms, timeout=self._timeout_s)
+            opening = asyncio.ensure_future(self._connection.channel(publisher_confirms=confirms))
+            await self._within(opening, self._timeout_s)
+            channel = opening.result()
         try:
             yield channel
         finally:

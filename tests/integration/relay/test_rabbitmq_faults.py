@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
 from outbox.errors import BrokerUnavailable
 from outbox.topology import QueueKind
-from relay.ports import Category, Confirmed, Outgoing, Settlement
+from relay.ports import Announcement, Category, Confirmed, Outgoing, Settlement
 from relay.rabbitmq.publisher import RabbitPublisher
 from tests.contracts.publishers import (
     by_tag,
@@ -125,6 +126,26 @@ async def test_while_blocked_a_declaration_waits_and_blames_neither_lane_nor_con
         finally:
             await stage.unblock()
         assert not await asyncio.wait_for(declaring, 10)
+        await publisher.close()
+
+
+async def test_while_blocked_an_announcement_waits_and_the_connection_is_kept(faulty_rabbit: Node) -> None:
+    async with rabbit_stage(faulty_rabbit.url(), queue_kind="classic", node=faulty_rabbit) as stage:
+        publisher = RabbitPublisher(url=faulty_rabbit.url(), queue_kind="classic", call_timeout_s=1.0)
+        await publisher.open()
+        assert not await publisher.declare([lane("early")])
+        await stage.block()
+        try:
+            await publisher.send(outgoing(1, lane("early")))
+            await until(lambda: publisher.is_blocked, what="the alarm")
+            told = Announcement(lane=lane("early"), group_started_at=datetime.now(UTC))
+            announcing = asyncio.create_task(publisher.announce([told]))
+            done, _ = await asyncio.wait((announcing,), timeout=2.5)
+            assert not done
+        finally:
+            await stage.unblock()
+        assert not await asyncio.wait_for(announcing, 30)
+        assert len(await settle(publisher, 1)) == 1
         await publisher.close()
 
 
