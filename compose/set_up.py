@@ -1,9 +1,9 @@
-"""Brings a deployment's tables, groups and policies up to date; safe to repeat. Run by the service `set-up`.
+"""Brings a deployment's tables, groups, roles and policies up to date; safe to repeat. Run by the service `set-up`.
 
     python set_up.py GROUP...
 
-Reads OUTBOX_DATABASE_URL and OUTBOX_RABBITMQ_URL, as every command does, and RABBITMQ_API, where the broker's HTTP API
-answers to the same login.
+Reads OUTBOX_DATABASE_URL and OUTBOX_RABBITMQ_URL, as every command does, OUTBOX_RELAY_DATABASE_URL for the role that
+the relay is to have, and RABBITMQ_API, where the broker's HTTP API answers to the same login.
 """
 
 import base64
@@ -15,6 +15,10 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import psycopg
+from psycopg import sql
+
+RELAY_GRANTS = Path(__file__).with_name("relay.sql")
 POLICIES = Path(__file__).with_name("policies.json")
 MADE_BY_MIGRATION = "default"
 
@@ -25,6 +29,18 @@ def outbox(*arguments: str) -> str:
     if done.returncode:
         sys.exit(done.returncode)
     return done.stdout
+
+
+def make_relay(owner_url: str, relay_url: str) -> None:
+    """Let the role of *relay_url* be, with its password, and do what the relay has to and nothing else."""
+    login = urlsplit(relay_url)
+    role = sql.Identifier(unquote(login.username or ""))
+    with psycopg.connect(owner_url) as owner:
+        there = owner.execute("SELECT FROM pg_roles WHERE rolname = %s", (unquote(login.username or ""),)).fetchone()
+        change = sql.SQL("CREATE ROLE {}" if there is None else "ALTER ROLE {}").format(role)
+        password = sql.Literal(unquote(login.password or ""))
+        owner.execute(change + sql.SQL(" LOGIN NOSUPERUSER NOBYPASSRLS PASSWORD {}").format(password))
+        owner.execute(RELAY_GRANTS.read_bytes())
 
 
 def set_policies(api: str, broker_url: str) -> None:
@@ -51,6 +67,8 @@ def main(groups: list[str]) -> None:
     if MADE_BY_MIGRATION in known and MADE_BY_MIGRATION not in groups:
         # Nobody would read it, and its queues would only grow.
         print(outbox("group", "remove", MADE_BY_MIGRATION, "--yes"), end="")
+    make_relay(os.environ["OUTBOX_DATABASE_URL"], os.environ["OUTBOX_RELAY_DATABASE_URL"])
+    print("relay's role set")
     set_policies(os.environ["RABBITMQ_API"], os.environ["OUTBOX_RABBITMQ_URL"])
     print("policies set")
 

@@ -91,7 +91,7 @@ async def _host() -> list[Finding]:
 
 async def _reach(url: str, connection: Connection) -> list[Finding]:
     facts = await postgres_facts.server(connection, url)
-    return [*versions.of_server(facts), *server.writable(facts), *server.role(facts), *server.clock(facts)]
+    return [*versions.of_server(facts), *server.writable(facts), *server.clock(facts)]
 
 
 def _of_database(patient: Patient) -> list[tuple[str, Look]]:
@@ -99,6 +99,7 @@ def _of_database(patient: Patient) -> list[tuple[str, Look]]:
     load = partial(_load, slots=patient.slots, has_queues=has_queues and patient.places.broker_database_url is None)
     return [
         ("schema", _asked(patient.url, _schema)),
+        *(("role", _asked(url, partial(_role, url))) for url in dict.fromkeys(patient.roles.values())),
         *(
             (f"privileges of {process}", _asked(url, partial(_privileges, process, has_queues=has_queues)))
             for process, url in patient.roles.items()
@@ -120,6 +121,10 @@ def _asked(url: str, judge: Callable[[Connection], Awaitable[list[Finding]]]) ->
 
 async def _schema(connection: Connection) -> list[Finding]:
     return schema.judge(await postgres_facts.chains(connection))
+
+
+async def _role(url: str, connection: Connection) -> list[Finding]:
+    return server.role(await postgres_facts.server(connection, url))
 
 
 async def _privileges(process: Process, connection: Connection, *, has_queues: bool) -> list[Finding]:
