@@ -219,7 +219,7 @@ class Rig:
 
     def states(self) -> list[tuple[str, str, int]]:
         """The ledger: handler, state and attempts of every row."""
-        return self.rows("SELECT handler, state, attempts FROM consumer.ledger ORDER BY handler, state")
+        return self.rows("SELECT handler, state, attempts FROM consumer.ledger ORDER BY handler, state, attempts")
 
     async def until(self, predicate: Callable[[], object], *, what: str = "", deadline_s: float = 40.0) -> None:
         """Wait for *predicate*, and fail at once with what a process failed with."""
