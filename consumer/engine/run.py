@@ -123,8 +123,8 @@ async def run_consumer(  # noqa: PLR0913 - each is a part that the caller owns
     Without *programs* suspects wait for another process of the group, and handlers that want a process run in this one.
 
     Raises:
-        ConfigError: a limit does not fit, or the database refuses this user.
-        StoreUnavailable, BrokerUnavailable: not there at the start; once running, an outage only pauses.
+        ConfigError: a limit does not fit.
+        StoreUnavailable, BrokerUnavailable: not there, or refused, at the start; once running, that only pauses.
         SchemaMissing, QueueMismatch: what stands there is not what this version needs.
     """
     consumer.registry.check()

@@ -16,13 +16,13 @@ log = structlog.get_logger(__name__)
 async def are_reachable(
     check: Callable[[], Awaitable[None]], *, ended: Callable[[], Awaitable[object]], within_s: float
 ) -> bool:
-    """Try *check* until it returns; False if *ended* returned before it did.
+    """Try *check* until it returns; False if *ended* returned before it did. Why it waits is logged once per reason.
 
     Raises:
         StoreUnavailable, BrokerUnavailable: *check* still raised it after *within_s*.
         StoreRefused, BrokerRefused, and what else *check* raises: at once.
     """
-    until = time.monotonic() + within_s
+    until, told = time.monotonic() + within_s, ""
     ending = asyncio.ensure_future(ended())
     try:
         while not ending.done():
@@ -33,7 +33,9 @@ async def are_reachable(
             except (StoreUnavailable, BrokerUnavailable) as error:
                 if time.monotonic() > until:
                     raise
-                log.warning("waiting for a service", reason=str(error))
+                if str(error) != told:
+                    told = str(error)
+                    log.warning("waiting for a service", reason=told)
                 await asyncio.wait({ending}, timeout=_RETRY_S)
             else:
                 return True
