@@ -142,8 +142,13 @@ class WireChannel:
         """A whole delivery has arrived."""
         attachment = self.attachments.get(delivered.consumer_tag)
         tag = delivered.delivery_tag
-        if attachment is None or not self.is_open:
-            return  # of a channel that is being closed: the broker hands it out again
+        if not self.is_open:
+            return  # the broker hands it out again
+        if attachment is None:
+            # Of a consumer that was cancelled. It goes back: nobody would settle it, and a later acknowledgement of
+            # everything before it would speak for it too.
+            self._write(settle_frames([tag], unsettled=(), channel=self._amqp.number, requeue=True))
+            return
         self._unsettled[tag] = None
         self.has_delivered = True
         self._listener.delivered(

@@ -10,7 +10,8 @@ import pytest
 from consumer.ports import Broker, Delivery, LostBecause
 from consumer.rabbitmq import attach as rabbitmq_attach
 from consumer.rabbitmq.broker import rabbitmq_broker
-from consumer.rabbitmq.connection import Address
+from consumer.rabbitmq.channel import Attachment, Listener, WireChannel
+from consumer.rabbitmq.connection import Address, close, connect, write
 from outbox.errors import BrokerUnavailable, ConfigError
 from outbox.topology import QueueKind
 from tests.support.brokers import RabbitBench, a_message, rabbit_bench
@@ -293,3 +294,36 @@ async def test_an_exchange_whose_connection_was_lost_opens_another(bench: Rabbit
 
     _: bool = await until(publishes)
     assert await bench.ready("outbox.directory.billing") == 1
+
+
+async def test_what_still_comes_for_a_consumer_that_was_cancelled_goes_back_and_no_acknowledgement_speaks_for_it(
+    either: RabbitBench,
+) -> None:
+    """A quorum queue may send to a consumer after it has said that it is cancelled."""
+    await fill(either, "q", 1)
+    await fill(either, "other", 2)
+    address, delivered = either.address(), list[Delivery]()
+
+    def ignored(_what: object) -> None: ...
+
+    listener = Listener(opened=ignored, delivered=delivered.append, cancelled=ignored, emptied=ignored, died=ignored)
+    connection = await connect(address)
+    channel = await WireChannel.opened(connection, address, listener)
+    attachment = Attachment(queue="q", prefetch=10, is_extra=False)
+    await channel.attach(attachment)
+    await until(lambda: len(delivered) == 1, what="what is there")
+    write(connection, channel.settle([delivered[0].receipt.tag], requeue=False))
+    channel.attachments.clear()  # for us it is cancelled, and the broker sends on
+    await either.publish("q", [a_message(1)])
+    await channel.attach(Attachment(queue="other", prefetch=10, is_extra=False))
+    await until(lambda: len(delivered) == 3, what="what is in the other queue")
+    write(connection, channel.settle([delivery.receipt.tag for delivery in delivered[1:]], requeue=False))
+    channel.cancel(attachment)
+    await until(lambda: _is_left_with(either, "q", 1), what="it to be back in its queue")
+    await until(lambda: _is_left_with(either, "other", 0), what="the others to be settled")
+    await close(connection)
+    assert [each.queue for each in delivered] == ["q", "other", "other"]
+
+
+async def _is_left_with(bench: RabbitBench, queue: str, count: int) -> bool:
+    return await bench.ready(queue) == count

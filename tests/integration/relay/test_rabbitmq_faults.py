@@ -37,7 +37,7 @@ async def test_a_broker_killed_with_ten_thousand_in_flight_has_all_that_it_confi
 ) -> None:
     """dotnetcore/CAP#730, abpframework/abp#24340: events were marked as published that no broker had."""
     lanes = [lane(f"t{number}", group=queue_kind) for number in range(20)]
-    sent = outgoing(10_000, *lanes)
+    sent = outgoing(40_000, *lanes)  # the broker takes some of them before it is dead
     async with rabbit_stage(faulty_rabbit.url(), queue_kind=queue_kind) as stage:
         await stage.publisher.open()
         assert not await stage.publisher.declare(lanes)
@@ -63,7 +63,7 @@ async def test_a_broker_killed_with_ten_thousand_in_flight_has_all_that_it_confi
         await settle(stage.publisher, 20)
         stored = await asyncio.gather(*(stage.read(one.queue) for one in lanes))
         found = {each.id for messages in stored for each in events_of(messages)}
-    assert 2_000 <= len(confirmed) < 10_000
+    assert 2_000 <= len(confirmed) < len(sent)
     lost = [one.tag for one in sent if one.tag in confirmed and one.event.id not in found]
     assert not lost
 
