@@ -2,33 +2,29 @@
 
 A *cohort* is buckets that share a base. A relay that runs steadily has one; buckets that were just taken
 over, or whose window was too large to bring along, are cohorts of their own until they have caught up, so
-they never hold the others. While a large window is published, bases stay stored as they are for buckets whose
-lanes are not done with it; see ``relay.decide.pending``. No clock, no I/O.
+they never hold the others. Bases are stored short of what is on its way, see ``relay.decide.stops``, and while a
+large window is published stay as they are for buckets whose lanes are not done with it, see ``relay.decide.pending``.
+No clock, no I/O.
 """
 
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from outbox.event import Tier
 from outbox.naming import Lane
 from relay.decide.pending import Pending, Place
 from relay.decide.pieces import Part, Piece, Stream, StreamPosition
+from relay.decide.stops import Stop, Stops
 
 StreamKey = tuple[str, Tier, str]
 """Group, tier and tenant: a lane's key where making a Lane would cost too much."""
 
 _ALL: Final = sys.maxsize
-
-
-class Mark(NamedTuple):
-    """A base, and how many windows had been taken in when a cohort stood there."""
-
-    base: str
-    windows: int
 
 
 @dataclass(slots=True, eq=False)
@@ -39,8 +35,6 @@ class Cohort:
     members: dict[int, tuple[str, ...]]
     is_busy: bool = False
     """A read of its next window is under way, or its buckets are leaving; nobody else may move the base."""
-    mark: "Mark | None" = None
-    """Where it stood when positions were last asked for."""
 
     @property
     def buckets(self) -> list[int]:
@@ -79,18 +73,20 @@ class Backlog:
     _streams_of: dict[Place, dict[StreamKey, Stream]] = field(default_factory=dict)
     _published: Counter[Place] = field(default_factory=Counter)
     """How many rows of the log were published past the stored positions."""
-    _ended: Counter[tuple[Place, int]] = field(default_factory=Counter)
+    _stops: Stops = field(default_factory=Stops)
+    _ended: dict[Place, Counter[int]] = field(default_factory=dict)
     """How many of them were settled of pieces that are gone, by the number of their window."""
     _stored_streams: dict[StreamKey, StreamPosition] = field(default_factory=dict)
     _stored_bases: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def stream_of(self, lane: Lane, *, tenant_hash: int, bucket: int) -> Stream:
         """The stream of *lane*, made if there is none."""
-        key = (lane.group, lane.tier, lane.tenant)
-        stream = self.streams.get(key)
-        if stream is None:
-            stream = self.streams[key] = Stream(lane=lane, tenant_hash=tenant_hash, bucket=bucket)
-            self._streams_of.setdefault((lane.group, bucket), {})[key] = stream
+        return self.streams.get(_key(lane)) or self._begin(lane, tenant_hash, bucket)
+
+    def _begin(self, lane: Lane, tenant_hash: int, bucket: int) -> Stream:
+        key = _key(lane)
+        stream = self.streams[key] = Stream(lane=lane, tenant_hash=tenant_hash, bucket=bucket)
+        self._streams_of.setdefault((lane.group, bucket), {})[key] = stream
         return stream
 
     def published(self, stream: Stream, rows: int) -> None:
@@ -120,10 +116,7 @@ class Backlog:
                 key = (group, part.tier, part.tenant)
                 if key in without:
                     continue
-                stream = self.streams.get(key)
-                if stream is None:
-                    lane = Lane(group=group, tier=part.tier, tenant=part.tenant)
-                    stream = self.stream_of(lane, tenant_hash=part.tenant_hash, bucket=part.bucket)
+                stream = self.streams.get(key) or self._begin(Lane(*key), part.tenant_hash, part.bucket)
                 stream.add(Piece(lo, hi, part.after, part.z, part.rows, part.extent, window=self._windows))
                 grown.append(stream)
                 if part.extent is not None:
@@ -146,8 +139,6 @@ class Backlog:
             if cohort.is_busy:
                 busy.append(cohort)
             elif cohort.base in merged:
-                # Where one of them stood before, the other did not.
-                merged[cohort.base].mark = None
                 members = merged[cohort.base].members
                 for bucket, groups in cohort.members.items():
                     members[bucket] = tuple(sorted({*members.get(bucket, ()), *groups}))
@@ -186,46 +177,46 @@ class Backlog:
             for key in self._streams_of.pop(place, ()):
                 del self.streams[key]
             self._stored_bases.pop(place, None)
+            self._ended.pop(place, None)
+            self._stops.forget(place)
         for key in [key for key, stored in self._stored_streams.items() if (key[0], stored.bucket) in places]:
             del self._stored_streams[key]
-        self._ended = Counter({(place, at): rows for (place, at), rows in self._ended.items() if place not in places})
 
-    def positions(
-        self, *, retries: int, may_lag: bool = False, keep_rows_max: int = 0, must_move: Collection[Place] = ()
-    ) -> Positions:
+    def positions(self, *, retries: int, keep_rows_max: int = 0, must_move: Collection[Place] = ()) -> Positions:
         """What has to be stored now. Every stored base then means: all settled up to here, save for the streams.
-
-        With *may_lag* the bases may be those of the last call. What was published since would come again after a
-        crash; but hardly anything from before is still unsettled, so no lane needs a stream for what is merely on its
-        way, and none is written now to be deleted the next time.
 
         Args:
             retries: how many deferred rows are unsettled; they too come again after a crash.
-            keep_rows_max: buckets that are not done with a large window keep their stored base while what is settled
-                of it, and would come again all the same, is no more than this. All move where it is 0.
+            keep_rows_max: bases may stay, or stop before windows that their lanes are not done with, while what is
+                settled and would come again all the same is no more than this. All move to the latest where it is 0.
             must_move: these do, come what may.
         """
         kept = self._kept(keep_rows_max, must_move)
         unsettled = self._unsettled(kept)
-        marks = self._marks(may_lag=may_lag and bool(unsettled))
-        latest = marks[0].windows if self.is_lagging else _ALL
-        behind = {key: stream.position() for key, stream in unsettled.items() if stream.pieces[0].window <= latest}
-        self._ended = Counter({(place, at): rows for (place, at), rows in self._ended.items() if at > latest})
+        stops = self._stops.look(
+            {place: streams.values() for place, streams in unsettled.items()},
+            self._ended,
+            self._published,
+            windows=self._windows,
+            rows_max=keep_rows_max - self._pending.settled,
+            must_move=must_move,
+        )
         again = Counter({place: rows for place, rows in self._published.items() if place in kept})
-        for (place, _), rows in self._ended.items():
-            again[place] += 0 if place in kept else rows
-        for key, stream in unsettled.items():
-            again[key[0], stream.bucket] += stream.unpersisted if key in behind else stream.published
+        behind: dict[StreamKey, StreamPosition] = {}
+        for place, streams in unsettled.items():
+            latest = stops[place].latest if place in stops else _ALL
+            for key, stream in streams.items():
+                if stream.pieces[0].window <= latest:
+                    behind[key] = stream.position()
+                    again[place] += stream.unpersisted
+                else:
+                    again[place] += stream.published
+        for place, rows in self._forget_ended(kept, stops).items():
+            again[place] += rows
         stored = self._stored_streams
-        self.is_lagging = self.is_lagging or any(self._published[place] for place in kept)
+        self.is_lagging = bool(stops) or any(self._published[place] for place in kept)
         return Positions(
-            bases=[
-                (group, bucket, mark.base)
-                for cohort, mark in zip(self.cohorts, marks, strict=True)
-                for bucket, groups in cohort.members.items()
-                for group in groups
-                if self._stored_bases.get((group, bucket)) != mark.base and (group, bucket) not in kept
-            ],
+            bases=self._bases(kept, stops),
             streams=[position for key, position in behind.items() if stored.get(key) != position],
             caught_up=[
                 key for key, position in stored.items() if key not in behind and (key[0], position.bucket) not in kept
@@ -243,32 +234,55 @@ class Backlog:
     def _outstanding(self, place: Place) -> int:
         return sum([stream.outstanding for stream in self._streams_of[place].values()])
 
-    def _unsettled(self, kept: Collection[Place]) -> dict[StreamKey, Stream]:
+    def _unsettled(self, kept: Collection[Place]) -> dict[Place, dict[StreamKey, Stream]]:
         """The streams of which anything is, save for places that are *kept*; forgets what is settled of all."""
+        unsettled = {
+            place: self._unsettled_of(place, streams)
+            for place, streams in self._streams_of.items()
+            if place not in kept
+        }
+        return {place: streams for place, streams in unsettled.items() if streams}
+
+    def _unsettled_of(self, place: Place, streams: dict[StreamKey, Stream]) -> dict[StreamKey, Stream]:
         unsettled: dict[StreamKey, Stream] = {}
-        for place, streams in self._streams_of.items():
-            if place in kept:
-                continue
-            idle: list[StreamKey] = []
-            for key, stream in streams.items():
-                for piece in stream.drop_done():
-                    self._ended[place, piece.window] += piece.taken
-                if stream.pieces:
-                    unsettled[key] = stream
-                elif stream.is_idle:
-                    idle.append(key)
-            for key in idle:
-                del streams[key], self.streams[key]
+        idle: list[StreamKey] = []
+        for key, stream in streams.items():
+            for piece in stream.drop_done():
+                self._ended.setdefault(place, Counter())[piece.window] += piece.taken
+            if stream.pieces:
+                unsettled[key] = stream
+            elif stream.is_idle:
+                idle.append(key)
+        for key in idle:
+            del streams[key], self.streams[key]
         return unsettled
 
-    def _marks(self, *, may_lag: bool) -> list[Mark]:
-        """What to store of each cohort; only one that is alone and at rest can lag."""
-        marks = [Mark(cohort.base, self._windows) for cohort in self.cohorts]
-        before = self.cohorts[0].mark if may_lag and len(marks) == 1 and not self.cohorts[0].is_busy else None
-        self.is_lagging = before is not None and before.base != marks[0].base
-        for cohort, mark in zip(self.cohorts, marks, strict=True):
-            cohort.mark = mark
-        return [before] if before is not None and self.is_lagging else marks
+    def _forget_ended(self, kept: Collection[Place], stops: Mapping[Place, Stop]) -> dict[Place, int]:
+        """Forget what bases will be past of pieces that are gone; return how many rows each place still has of them."""
+        left: dict[Place, int] = {}
+        for place in [place for place in self._ended if place not in kept]:
+            latest = stops[place].latest if place in stops else _ALL
+            rows_at = Counter({at: rows for at, rows in self._ended.pop(place).items() if at > latest})
+            if rows_at:
+                self._ended[place] = rows_at
+                left[place] = rows_at.total()
+        return left
+
+    def _bases(self, kept: Collection[Place], stops: Mapping[Place, Stop]) -> list[tuple[str, int, str]]:
+        """The bases that are not stored as they should be, by their snapshots."""
+        moved: dict[str, list[tuple[str, int, str]]] = {}
+        for cohort in self.cohorts:
+            for bucket, groups in cohort.members.items():
+                for group in groups:
+                    place = (group, bucket)
+                    if place in kept:
+                        continue
+                    stop = stops.get(place)
+                    base = cohort.base if stop is None else stop.base
+                    self._stops.passed(place, self._windows if stop is None else stop.latest)
+                    if self._stored_bases.get(place) != base:
+                        moved.setdefault(base, []).append((group, bucket, base))
+        return list(chain.from_iterable(moved.values()))
 
     def persisted(self, positions: Positions) -> None:
         """*positions* are stored; what was published since they were asked for is not."""
@@ -283,4 +297,5 @@ class Backlog:
 
 
 def _key(lane: Lane) -> StreamKey:
-    return lane.group, lane.tier, lane.tenant
+    # A lane is one, by its type.
+    return lane

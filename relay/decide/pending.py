@@ -37,6 +37,8 @@ class Pending:
     _waits: dict[Place, _Wait] = field(default_factory=dict)
     _idle_looks: int = 0
     """How many in a row found some that wait, and none that has begun."""
+    settled: int = 0
+    """How many rows of those that wait come again though they are settled."""
 
     @property
     def places(self) -> Collection[Place]:
@@ -85,3 +87,4 @@ class Pending:
                 break
             total -= settled[place]
             del self._waits[place]
+        self.settled = total

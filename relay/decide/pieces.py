@@ -6,7 +6,6 @@ as windows do; within a piece rows follow their sequence numbers. Both orders ar
 depend on each other, so a lane's pieces may be joined, but never swapped. No clock, no I/O.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -100,7 +99,7 @@ class Sent:
 class Piece:
     """One lane's part of the window ``(lo, hi]``."""
 
-    __slots__ = ("_read_to", "_rows", "_sent", "after", "hi", "lo", "taken", "unread", "window", "z")
+    __slots__ = ("_read_to", "_rows", "_sent", "after", "beside", "hi", "lo", "taken", "unread", "window", "z")
 
     def __init__(
         self,
@@ -124,12 +123,14 @@ class Piece:
         """Every row up to this number is settled."""
         self.taken = 0
         """How many rows were handed out to be published."""
-        self._rows: deque[Row] = deque(rows or ())
+        self._rows: list[Row] = [] if rows is None else list(rows)
         self._read_to = after if rows is None else z
         self.unread = extent
         """What the range holds, where that is known and nothing of it was read."""
+        self.beside: list[tuple[Stream, Piece]] | None = None
+        """Those that are worth reading along with this one, itself among them, while nothing of it was read."""
         self.window = window
-        self._sent: deque[Sent] = deque()
+        self._sent: list[Sent] = []
 
     @property
     def read_after(self) -> int | None:
@@ -158,28 +159,34 @@ class Piece:
 
     def fill(self, rows: Sequence[Row]) -> None:
         """Take rows that were read after ``read_after``, in order; none means that there are no more."""
-        self.unread = None
+        self.unread = self.beside = None
         self._rows.extend(rows)
         self._read_to = rows[-1].seq if rows else self.z
 
     def take(self, stream: "Stream", *, rows_max: int, bytes_max: int) -> list[Sent]:
         """Hand out rows in hand, within both bounds; the first goes whatever it weighs."""
-        taken: list[Sent] = []
-        rows = self._rows
-        while rows and len(taken) < rows_max:
-            bytes_max -= rows[0].size_bytes
-            if bytes_max < 0 and taken:
+        count = 0
+        for row in self._rows[:rows_max]:
+            bytes_max -= row.size_bytes
+            if bytes_max < 0 and count:
                 break
-            taken.append(Sent(rows.popleft(), stream, self))
-        self._sent.extend(taken)
-        self.taken += len(taken)
+            count += 1
+        taken = [Sent(row, stream, self) for row in self._rows[:count]]
+        del self._rows[:count]
+        self._sent += taken
+        self.taken += count
         return taken
 
     def settle(self) -> None:
         """Move ``after`` to the end of the settled prefix. Call it when rows of this piece were settled."""
-        sent = self._sent
-        while sent and sent[0].is_settled:
-            self.after = sent.popleft().row.seq
+        count = 0
+        for sent in self._sent:
+            if not sent.is_settled:
+                break
+            count += 1
+        if count:
+            self.after = self._sent[count - 1].row.seq
+            del self._sent[:count]
 
     def joined(self, later: "Piece") -> "Piece":
         """One range for this piece and a *later* one, both untouched and with none of the lane's between them."""
@@ -215,7 +222,7 @@ class Stream:
         self.lane = lane
         self.tenant_hash = tenant_hash
         self.bucket = bucket
-        self.pieces: deque[Piece] = deque()
+        self.pieces: list[Piece] = []
         self.outstanding = 0
         """How many rows are with the broker, unsettled."""
         self.pace = Pace()
@@ -257,6 +264,8 @@ class Stream:
         pieces = self.pieces
         if len(pieces) > 2 and pieces[-3].is_untouched:  # noqa: PLR2004 (the third from the end)
             last, before = pieces.pop(), pieces.pop()
+            # Nobody asks for it any more; its reference to what refers to it would keep it in memory.
+            before.beside = None
             pieces.append(before.joined(last))
 
     def current(self) -> Piece | None:
@@ -269,23 +278,26 @@ class Stream:
     def take(self, *, rows_max: int, bytes_max: int) -> list[Sent]:
         """Hand out rows in hand, in order, within both bounds; never past a piece that must be read first."""
         taken: list[Sent] = []
-        while len(taken) < rows_max:
-            piece = self.current()
-            if piece is None or piece.read_after is not None:
-                break
+        while (piece := self.current()) is not None and piece.read_after is None:
             more = piece.take(self, rows_max=rows_max - len(taken), bytes_max=bytes_max)
             taken += more
-            bytes_max -= sum(sent.row.size_bytes for sent in more)
-            if bytes_max <= 0 or piece.has_more:
+            if piece.has_more or piece is self.pieces[-1] or len(taken) >= rows_max:
+                break
+            bytes_max -= sum([sent.row.size_bytes for sent in more])
+            if bytes_max <= 0:
                 break
         self.outstanding += len(taken)
         return taken
 
-    def drop_done(self) -> list[Piece]:
+    def drop_done(self) -> Sequence[Piece]:
         """Forget the pieces that are settled, up to the first that is not; return them."""
-        done: list[Piece] = []
-        while self.pieces and self.pieces[0].is_done:
-            done.append(self.pieces.popleft())
+        count = 0
+        for piece in self.pieces:
+            if not piece.is_done:
+                break
+            count += 1
+        done = self.pieces[:count]
+        del self.pieces[:count]
         return done
 
     def position(self) -> StreamPosition:

@@ -10,7 +10,7 @@ charges a turn when it has ended, since its size is known then; and where idle l
 published, so that lanes which come anew time after time cannot keep the others waiting for ever.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from heapq import heappop, heappush
 from itertools import count
 from typing import Final, Generic, TypeVar
@@ -74,32 +74,15 @@ class Turns(Generic[T]):
         self._known.add(item)
         self._rounds[tier].enter(item)
 
-    def first(self) -> T | None:
-        """Return the item whose turn it is, which goes on waiting, or None."""
+    def take(self, *, but: Collection[T] = ()) -> T | None:
+        """Return the item whose turn it is, which waits no more; None if nobody waits, or it is one of *but*."""
         tier = self._tier()
-        return None if tier is None else self._rounds[tier].waiting[0][2]
-
-    def take(self) -> T | None:
-        """Return the item whose turn it is, which waits no more, or None."""
-        tier = self._tier()
-        if tier is None:
+        if tier is None or self._rounds[tier].waiting[0][2] in but:
             return None
         self._now = self._time[tier]
         item = self._rounds[tier].leave()
         self._known.remove(item)
         return item
-
-    def next_in(self, tier: Tier) -> Iterator[T]:
-        """Those of *tier* that wait, in the order of their turns; nobody may come or go meanwhile."""
-        waiting = self._rounds[tier].waiting
-        # Walks the heap from its root, since of thousands that wait a few are asked for.
-        ahead = [(*waiting[0][:2], 0)] if waiting else []
-        while ahead:
-            *_, at = heappop(ahead)
-            for below in (2 * at + 1, 2 * at + 2):
-                if below < len(waiting):
-                    heappush(ahead, (*waiting[below][:2], below))
-            yield waiting[at][2]
 
     def charge(self, item: T, tier: Tier, rows: int) -> None:
         """Say what the turn of *item*, which was taken, has cost."""

@@ -60,8 +60,8 @@ class Outcomes:
         self._published_deferred: list[tuple[str, UUID]] = []
         self.unsettled_retries = 0
         """How many deferred events are with the broker."""
-        self.has_news = False
-        """Whether anything was settled since ``findings``."""
+        self.news = 0
+        """How many rows were settled since ``findings``."""
 
     def hear(self, settlements: Sequence[Settlement], now: float) -> None:
         """Apply what the broker has said."""
@@ -173,7 +173,7 @@ class Outcomes:
         self._failures.clear()
         self._failed_again.clear()
         self._published_deferred.clear()
-        self.has_news = False
+        self.news = 0
         return findings
 
     def forget(self, streams: Sequence[Stream], gone: Sequence[Sent]) -> None:
@@ -191,6 +191,11 @@ class Outcomes:
     def held(self) -> int:
         """How many lanes are held."""
         return len(self._held)
+
+    @property
+    def held_rows(self) -> int:
+        """How many rows of theirs are unsettled."""
+        return sum(stream.outstanding for stream in self._held)
 
     @property
     def faulty(self) -> int:
@@ -218,7 +223,7 @@ class Outcomes:
     def _settle(self, sent: Sent, *, is_published: bool) -> None:
         sent.is_settled = True
         sent.stream.outstanding -= 1
-        self.has_news = True
+        self.news += 1
         if isinstance(sent.origin, Retry):
             self.unsettled_retries -= 1
             if is_published:

@@ -8,10 +8,11 @@ from typing import Final
 from outbox.naming import Lane
 from relay.decide.backlog import Cohort, StreamKey
 from relay.decide.holdings import Holdings
-from relay.decide.pieces import Part, Piece, Stream
+from relay.decide.pieces import Extent, Part, Piece, Stream
+from relay.decide.together import Together
 from relay.gauges import Gauges
 from relay.limits import Limits
-from relay.log import heavy, ringlog
+from relay.log import heavy, ranges, ringlog
 from relay.log.leases import Taken
 from relay.log.sessions import Sessions
 
@@ -113,11 +114,11 @@ class Reader:
         after = piece.read_after
         if after is not None:
             bounds = ringlog.Bounds(rows=rows_max, bytes=max(_BYTES_MIN, bytes_max), seconds=self._limits.wait_s)
-            piece.fill(await ringlog.rows_of(self._sessions.hot, stream, piece, after, bounds))
+            piece.fill(await ranges.rows_of(self._sessions.hot, stream, piece, after, bounds))
 
     async def fill_all(self, pieces: Sequence[tuple[Stream, Piece]]) -> None:
-        """Read the rows of all these *pieces*, which are of one window and of which nothing was read."""
-        found = await ringlog.rows_of_all(self._sessions.hot, pieces, within_s=self._limits.wait_s)
+        """Read the rows of all these *pieces*, of which nothing was read."""
+        found = await ranges.rows_of_all(self._sessions.hot, pieces, within_s=self._limits.wait_s)
         for (_, piece), rows in zip(pieces, found, strict=True):
             piece.fill(rows)
 
@@ -182,9 +183,14 @@ class Reader:
         return _CaughtUp(taken=taken, hi=hi, behind=behind, windows=windows)
 
     def _take_in(self, cohort: Cohort, hi: str, parts: Sequence[Part]) -> None:
-        for stream in self._backlog.add(cohort.base, hi, parts, cohort.members):
-            self._offer(stream)
+        self._have_grown(self._backlog.add(cohort.base, hi, parts, cohort.members))
         cohort.base = hi
+
+    def _have_grown(self, streams: Sequence[Stream]) -> None:
+        together = Together(Extent(self._limits.batch, self._limits.chunk_bytes))
+        for stream in streams:
+            together.put(stream)
+            self._offer(stream)
 
     def _resume(self, caught_up: _CaughtUp) -> None:
         """Stored streams first: a lane that has one gets all it is owed through it, and nothing through the window."""
@@ -197,8 +203,7 @@ class Reader:
         for stream in resumed.values():
             self._offer(stream)
         for cohort, parts in caught_up.windows:
-            for stream in self._backlog.add(cohort.base, caught_up.hi, parts, cohort.members, without=resumed):
-                self._offer(stream)
+            self._have_grown(self._backlog.add(cohort.base, caught_up.hi, parts, cohort.members, without=resumed))
             cohort.base = caught_up.hi
             self._backlog.cohorts.append(cohort)
         self._backlog.merge_cohorts()

@@ -5,7 +5,6 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import chain, islice
 from typing import Final, TypeVar
 
 import structlog
@@ -14,6 +13,7 @@ from outbox.backoff import Jitter, backoff_s
 from outbox.errors import BrokerUnavailable
 from relay.decide.holdings import Holdings
 from relay.decide.pieces import Piece, Retry, Row, Sent, Stream
+from relay.decide.together import readable
 from relay.decide.turns import WEIGHTS
 from relay.engine.directory import Directory
 from relay.engine.outcomes import Outcomes
@@ -33,7 +33,6 @@ _WEIGHT_MAX: Final = max(WEIGHTS.values())
 _JUDGE_EVERY_S: Final = 0.25
 _REOPEN_BASE_S: Final = 0.1
 _REOPEN_CAP_S: Final = 5.0
-_LOOKED_AT_MIN: Final = 16
 
 
 class Sender:
@@ -96,15 +95,10 @@ class Sender:
         return self._backlog.unpersisted < self._limits.window
 
     @property
-    def has_ample_room(self) -> bool:
-        """Whether so much may be published before the next persist that the one after it is soon enough."""
-        return self._backlog.unpersisted < self._limits.window // 4
-
-    @property
-    def waits_for_persist(self) -> bool:
-        """Whether much could be published, if what is settled were persisted."""
-        settled = self._backlog.unpersisted - len(self._flight)
-        return not self.has_room and settled >= self._limits.window // 4
+    def waits_for_broker(self) -> bool:
+        """Whether the window is full, and more of it is yet to be confirmed than a persist would make room for."""
+        news = self._outcomes.news
+        return not self.has_room and news < min(self._limits.window // 4, len(self._flight) - self._outcomes.held_rows)
 
     @property
     def has_work(self) -> bool:
@@ -149,17 +143,14 @@ class Sender:
         served: set[Stream] = set()
         room = min(limits.window - self._backlog.unpersisted, limits.batch, rows_max)
         room_bytes = limits.batch_bytes
-        while room > 0 and room_bytes > 0 and self._turns.first() not in served:
-            stream = self._turns.take()
-            if stream is None:
-                break
+        while room > 0 and room_bytes > 0 and (stream := self._turns.take(but=served)) is not None:
             taken = await self._take(stream, room=room, room_bytes=room_bytes)
             self._turns.charge(stream, stream.lane.tier, len(taken))
             served.add(stream)
             self._backlog.published(stream, len(taken))
             batch += taken
             room -= len(taken)
-            room_bytes -= sum(sent.row.size_bytes for sent in taken)
+            room_bytes -= sum([sent.row.size_bytes for sent in taken])
             if taken:
                 self._offer(stream)
         if batch:
@@ -196,12 +187,13 @@ class Sender:
         if batch:
             await self._send(batch)
 
-    async def hear(self, timeout_s: float) -> None:
-        """Wait up to *timeout_s* for the broker's answers, and apply them."""
+    async def hear(self, timeout_s: float) -> int:
+        """Wait up to *timeout_s* for the broker's answers, and apply them; return how many there were."""
         settlements = await self._publisher.settlements(timeout_s=timeout_s)
         if settlements:
             self._losses = 0
             self._outcomes.hear(settlements, time.monotonic())
+        return len(settlements)
 
     async def lost(self, error: BrokerUnavailable, now: float) -> None:
         """The connection is of no use any more. What is unsettled stays, and is sent again on the next one."""
@@ -272,31 +264,11 @@ class Sender:
 
     async def _read(self, stream: Stream, piece: Piece, *, rows_max: int, bytes_max: int) -> None:
         await self._keep()
-        small = self._small_ones(stream, piece)
-        if len(small) > 1:
-            await self._reader.fill_all(small)
+        several = readable(piece, rows_max=self._limits.batch, bytes_max=self._limits.chunk_bytes)
+        if len(several) > 1:
+            await self._reader.fill_all(several)
         else:
             await self._reader.fill(stream, piece, rows_max=rows_max, bytes_max=bytes_max)
-
-    def _small_ones(self, first: Stream, piece: Piece) -> list[tuple[Stream, Piece]]:
-        """*piece*, and those of the next lanes that can be read along with it.
-
-        Where thousands of lanes wait, a question for each would cost more than their rows.
-        """
-        small: list[tuple[Stream, Piece]] = []
-        room, room_bytes = self._limits.batch, self._limits.chunk_bytes
-        others = islice(self._turns.next_in(first.lane.tier), self._limits.batch)
-        for looked_at, stream in enumerate(chain((first,), others)):
-            one = stream.current()
-            extent = None if one is None else one.unread
-            if one is not None and extent is not None and extent.fits(rows=room, payload_bytes=room_bytes):
-                room -= extent.rows
-                room_bytes -= extent.payload_bytes
-                small.append((stream, one))
-            # Looking for them among many others must not cost more than it saves.
-            if looked_at > _LOOKED_AT_MIN + 2 * len(small):
-                break
-        return small if small and small[0][1] is piece else []
 
     def _allowed(self, stream: Stream) -> int:
         """How many rows the lane may have with the broker."""

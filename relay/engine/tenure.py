@@ -83,6 +83,7 @@ class Tenure:
         )
         self._persisting: asyncio.Task[None] | None = None
         self._surplus = 0
+        self._gather_s = 0.0
         self._persisted_at = 0.0
         self._found_at = -math.inf
         self._polled_at = -math.inf
@@ -196,21 +197,34 @@ class Tenure:
                 # What ends beside wakes nobody.
                 wait_s = min(wait_s, self._limits.busy_poll_s)
         if self._sender.is_open:
-            if not self._sender.has_room:
-                # Nothing goes out before the next persist. Among thousands of lanes confirms come in crumbs, and a
-                # step for each would cost more than what they confirm. No alarm cuts this short: it would leave the
-                # confirms where they are, and so would the next one.
-                gather_s = min(wait_s, self._limits.busy_poll_s)
-                await asyncio.sleep(gather_s)
-                wait_s -= gather_s
+            wait_s -= await self._gather(wait_s)
+            heard = 0
             async with self._alarm.nap():
-                await self._sender.hear(wait_s)
+                # An alarm ends the wait, and what follows in this block.
+                heard = await self._sender.hear(wait_s)
+            few = self._limits.window // 32
+            self._gather_s = min(self._gather_s * 2, self._limits.busy_poll_s * 4) if heard < few else 0.0
         elif wait_s:
             try:
                 async with asyncio.timeout(wait_s):
                     await stop.wait()
             except TimeoutError:
                 return
+
+    async def _gather(self, wait_s: float) -> float:
+        """Let confirms gather while the window is full; return for how long, of *wait_s* that there is time.
+
+        Nothing goes out before the next persist. Among thousands of lanes confirms come in crumbs, and a step for each
+        would cost more than what they confirm. No alarm cuts this short: it would leave the confirms where they are,
+        and so would the next one.
+        """
+        if self._sender.has_room:
+            self._gather_s = 0.0
+            return 0.0
+        self._gather_s = max(self._gather_s, self._limits.busy_poll_s)
+        gather_s = min(wait_s, self._gather_s)
+        await asyncio.sleep(gather_s)
+        return gather_s
 
     async def _take(self, now: float) -> None:
         """Renew what is ours, take what nobody holds, and see what others should have."""
@@ -235,9 +249,8 @@ class Tenure:
         found = self._outcomes.findings()
         moved = self._holdings.backlog.positions(
             retries=self._outcomes.unsettled_retries,
-            may_lag=not is_last and not found.failures and self._sender.has_ample_room,
             keep_rows_max=0 if is_last else self._limits.window // 4,
-            must_move=[(failure.lane.group, bucket_of(failure.tenant_hash)) for failure in found.failures],
+            must_move={*given_up, *((one.lane.group, bucket_of(one.tenant_hash)) for one in found.failures)},
         )
         if moved.bases or moved.streams or moved.caught_up or given_up or not found.is_empty:
             async with self._sessions.writing() as connection:
@@ -284,12 +297,14 @@ class Tenure:
         return min(self._departure.due_at(), self._settled_persist_at())
 
     def _settled_persist_at(self) -> float:
-        limits = self._limits
-        if not (self._outcomes.has_news or self._holdings.backlog.is_lagging):
+        limits, news = self._limits, self._outcomes.news
+        if not (news or self._holdings.backlog.is_lagging):
             # Bases move also when nothing is published: truncation and the next takeover depend on them.
             return self._persisted_at + limits.lease_s
-        # A full window waits for nothing but this, unless it is full of what the broker has not confirmed.
-        return self._persisted_at + (limits.persist_s / 5 if self._sender.waits_for_persist else limits.persist_s)
+        if self._sender.has_room or not news:
+            return self._persisted_at + limits.persist_s
+        # A full window waits for nothing but this, or else for the broker: then a persist would make little room.
+        return self._persisted_at + limits.persist_s * (3 if self._sender.waits_for_broker else 1 / 5)
 
     def _poll_at(self) -> float:
         if self._alarm.rang_at > self._polled_at:

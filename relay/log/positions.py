@@ -13,6 +13,7 @@ from uuid import UUID
 
 from outbox.errors import LeaseLost
 from relay.decide.backlog import Positions
+from relay.log.arrays import numbers, texts
 from relay.log.deferred import FailedAgain, Failure, delete_published, unclaim, write_failed_again, write_failures
 from relay.log.leases import give_up
 from relay.log.store import Connection, deadline
@@ -85,7 +86,8 @@ async def persist(
             for base, moved in groupby(positions.bases, key=lambda one: one[2]):
                 places = [(group, bucket) for group, bucket, _ in moved]
                 await connection.execute(
-                    _MOVE, (base, [group for group, _ in places], [bucket for _, bucket in places], token)
+                    _MOVE,
+                    (base, texts([group for group, _ in places]), numbers([bucket for _, bucket in places]), token),
                 )
             if given_up:
                 await unclaim(connection, token, given_up)
@@ -108,17 +110,17 @@ async def _write_streams(connection: Connection, positions: Positions) -> None:
         await connection.execute(
             _UPSERT,
             (
-                [one.lane.group for one in streams],
-                [int(one.lane.tier) for one in streams],
-                [one.lane.tenant for one in streams],
-                [one.tenant_hash for one in streams],
-                [one.bucket for one in streams],
-                [one.lo for one in streams],
-                [one.hi for one in streams],
-                [one.after for one in streams],
-                [one.z for one in streams],
+                texts([one.lane.group for one in streams]),
+                numbers([int(one.lane.tier) for one in streams]),
+                texts([one.lane.tenant for one in streams]),
+                numbers([one.tenant_hash for one in streams]),
+                numbers([one.bucket for one in streams]),
+                texts([one.lo for one in streams]),
+                texts([one.hi for one in streams]),
+                numbers([one.after for one in streams]),
+                numbers([one.z for one in streams]),
             ),
         )
     if positions.caught_up:
         groups, tiers, tenants = zip(*positions.caught_up, strict=True)
-        await connection.execute(_DELETE, (list(groups), [int(tier) for tier in tiers], list(tenants)))
+        await connection.execute(_DELETE, (texts(groups), numbers([int(tier) for tier in tiers]), texts(tenants)))

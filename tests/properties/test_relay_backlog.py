@@ -75,15 +75,12 @@ class Persisting(RuleBasedStateMachine):
         self.settled.add(sent.row.seq)
 
     @rule(
-        may_lag=st.booleans(),
         keep_rows_max=st.sampled_from([0, 2, PLENTY, PLENTY]),
         must_move=st.sets(st.sampled_from([(GROUP, bucket) for bucket in BASES]), max_size=1),
     )
-    def begin_to_persist(self, may_lag: bool, keep_rows_max: int, must_move: set[Place]) -> None:
+    def begin_to_persist(self, keep_rows_max: int, must_move: set[Place]) -> None:
         self.persist()
-        self.under_way = self.backlog.positions(
-            retries=0, may_lag=may_lag, keep_rows_max=keep_rows_max, must_move=must_move
-        )
+        self.under_way = self.backlog.positions(retries=0, keep_rows_max=keep_rows_max, must_move=must_move)
 
     @rule()
     def persist(self) -> None:
@@ -112,7 +109,7 @@ class Persisting(RuleBasedStateMachine):
             while self.flying:
                 self.settle(0)
         for _ in range(2):
-            self.begin_to_persist(may_lag=True, keep_rows_max=PLENTY, must_move=set())
+            self.begin_to_persist(keep_rows_max=PLENTY, must_move=set())
             self.persist()
         assert (self.backlog.unpersisted, self.backlog.is_lagging, self.streams) == (0, False, {})
 

@@ -11,7 +11,7 @@ from outbox.event import Tier
 from outbox.inprocess import InProcessBroker
 from relay.decide.pieces import Row
 from relay.limits import Limits
-from relay.log import ringlog
+from relay.log import ranges
 from tests.integration.relay.faulty_publisher import FaultyPublisher
 from tests.integration.relay.running import App, arrived, emit, queued, running
 from tests.integration.relay.test_heavy import commit_many
@@ -39,7 +39,7 @@ async def test_a_window_of_many_small_lanes_is_read_many_lanes_at_a_time(
     url: str, app: App, broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A statement for each lane costs several times what its two or three rows do."""
-    rows_of, rows_of_all, reads = ringlog.rows_of, ringlog.rows_of_all, Counter[str]()
+    rows_of, rows_of_all, reads = ranges.rows_of, ranges.rows_of_all, Counter[str]()
 
     async def one(*arguments: Any) -> Sequence[Row]:
         reads["one"] += 1
@@ -49,8 +49,8 @@ async def test_a_window_of_many_small_lanes_is_read_many_lanes_at_a_time(
         reads["many"] += 1
         return await rows_of_all(*arguments, **options)
 
-    monkeypatch.setattr(ringlog, "rows_of", one)
-    monkeypatch.setattr(ringlog, "rows_of_all", many)
+    monkeypatch.setattr(ranges, "rows_of", one)
+    monkeypatch.setattr(ranges, "rows_of_all", many)
     # A lane that is not declared yet waits for that, a few at a time: once through all of them first.
     events = {tenant: emit(app, tenant) for tenant in ("large", *(f"tenant-{number}" for number in range(300)))}
     app.commit()

@@ -8,7 +8,7 @@ import psycopg
 from outbox.event import Tier
 from outbox.naming import Lane, bucket_of, tenant_hash
 from relay.decide.pieces import Part, Piece, Stream
-from relay.log import heavy, ringlog, store
+from relay.log import heavy, ranges, ringlog, store
 from relay.log.ringlog import Bounds
 from tests.integration.relay.running import App, emit
 from tests.integration.relay.test_plans import check
@@ -33,7 +33,7 @@ async def rows_of(connection: store.Connection, lo: str, hi: str, parts: Sequenc
             lane = Lane(group="default", tier=part.tier, tenant=part.tenant)
             stream = Stream(lane=lane, tenant_hash=part.tenant_hash, bucket=part.bucket)
             piece = Piece(lo=lo, hi=hi, after=part.after, z=part.z)
-            rows = await ringlog.rows_of(connection, stream, piece, part.after, PLENTY)
+            rows = await ranges.rows_of(connection, stream, piece, part.after, PLENTY)
             assert rows[0].seq == part.after + 1
             assert rows[-1].seq == part.z
         assert {(row.event.tier, row.event.tenant) for row in rows} == {(part.tier, part.tenant)}

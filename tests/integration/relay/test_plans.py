@@ -8,7 +8,7 @@ import pytest
 from outbox.event import Tier
 from outbox.naming import Lane, bucket_of, tenant_hash
 from relay.decide.pieces import Piece, Stream
-from relay.log import replays, ringlog, store
+from relay.log import ranges, replays, ringlog, store
 from relay.log.ringlog import Bounds
 from tests.integration.relay.running import App, emit
 from tests.support.plans import plan_of
@@ -46,8 +46,8 @@ async def test_plans_made_on_empty_partitions_stay_right_when_these_are_full(
     piece = Piece(lo="1:1:", hi=lo, after=0, z=1 << 40)
     for _ in range(10):  # beyond the number of runs after which a server may choose a generic plan
         await ringlog.window(connection, lo, None, EVERY, BOUNDS, look_as=ringlog.Look(token=1, relays=1))
-        await ringlog.rows_of(connection, stream, piece, 0, BOUNDS)
-        await ringlog.rows_of_all(connection, [(stream, piece)], within_s=5.0)
+        await ranges.rows_of(connection, stream, piece, 0, BOUNDS)
+        await ranges.rows_of_all(connection, [(stream, piece)], within_s=5.0)
         await ringlog.survey(connection, lo, lo, EVERY, within_s=5.0)
     if not is_filled_first:
         _fill(app, 20_000)

@@ -10,7 +10,8 @@ from outbox.inprocess import InProcessBroker
 from relay import status
 from relay.status_text import as_json, render
 from tests.integration.relay.faulty_publisher import FaultyPublisher
-from tests.integration.relay.running import App, arrived, committed, emit, running, schedule
+from tests.integration.relay.running import App, arrived, committed, emit, running, schedule, value
+from tests.support.wait import until
 
 
 async def test_without_a_relay_status_counts_what_waits_and_says_to_start_one(url: str, app: App) -> None:
@@ -73,6 +74,7 @@ async def test_a_tenant_that_is_behind_is_counted_from_its_own_position(
         app.commit()
         await arrived(broker, others)
         await relay.sees(lambda gauges: gauges.unpersisted == 10)
+        await until(lambda: value(app, "select count(*) from outbox.stream") == 1, what="its stream")
         found = await status.read(url)
     (lag,) = found.groups[0].lag
     assert (lag.events, lag.tenants, lag.streams) == (10, 1, 1)

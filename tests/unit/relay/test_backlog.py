@@ -104,30 +104,3 @@ def test_a_lane_with_a_stored_stream_gets_nothing_through_the_window() -> None:
     stored = {("default", Tier.STANDARD, "acme")}
     grown = backlog.add("a", "b", [part("acme", 1, 5)], BOTH, without=stored)
     assert [stream.lane.group for stream in grown] == ["audit"]
-
-
-def test_what_is_merely_on_its_way_gets_no_stream_and_the_base_is_brought_up_afterwards() -> None:
-    backlog = backlog_at("a")
-    backlog.persisted(backlog.positions(retries=0, may_lag=True))
-    backlog.add("a", "b", [part("acme", 1, 5)], BOTH)
-    backlog.cohorts[0].base = "b"
-    sents = publish(backlog, "default", "acme") + publish(backlog, "audit", "acme")
-    lagging = backlog.positions(retries=0, may_lag=True)
-    assert (lagging.bases, lagging.streams, lagging.settled) == ([], [], 0)
-    assert backlog.is_lagging
-    settle(*sents)
-    latest = backlog.positions(retries=0, may_lag=True)
-    assert {base for *_, base in latest.bases} == {"b"}
-    assert (latest.settled, backlog.is_lagging) == (2, False)
-
-
-def test_a_lane_that_stays_unsettled_is_behind_and_asks_for_no_more_persists() -> None:
-    backlog = backlog_at("a")
-    backlog.add("a", "b", [part("zeta", 2, 5)], BOTH)
-    backlog.cohorts[0].base = "b"
-    publish(backlog, "default", "zeta")
-    for _ in range(2):
-        positions = backlog.positions(retries=0, may_lag=True)
-        backlog.persisted(positions)
-    assert not backlog.is_lagging
-    assert [key for key in backlog.streams if key[1] is Tier.STANDARD] == [("default", Tier.STANDARD, "zeta")]

@@ -53,13 +53,12 @@ def test_an_item_waits_at_most_once() -> None:
     assert turns.take() is None
 
 
-def test_those_that_wait_are_seen_in_the_order_of_their_turns() -> None:
+def test_an_item_that_is_not_to_be_served_again_waits_on() -> None:
     turns = Turns[str]()
-    for item in ("a", "b", "c"):
+    for item in ("a", "b"):
         turns.offer(item, Tier.BULK)
-    assert turns.take() == "a"
-    assert list(turns.next_in(Tier.BULK)) == ["b", "c"]
-    assert list(turns.next_in(Tier.STANDARD)) == []
+    assert turns.take(but={"a"}) is None
+    assert [turns.take(but={"b"}), turns.take()] == ["a", "b"]
 
 
 def test_a_turn_is_charged_by_what_it_published_not_by_being_taken() -> None:
@@ -114,13 +113,3 @@ def test_what_was_served_long_ago_is_forgotten() -> None:
         assert served is not None
         turns.charge(served, Tier.STANDARD, 1)
     assert len(turns._rounds[Tier.STANDARD]._time) < 500
-
-
-def test_those_that_wait_are_told_in_the_order_of_their_turns() -> None:
-    turns = Turns[int]()
-    for number in range(50):
-        turns.offer(number, Tier.BULK)
-        if number % 3 == 0:
-            turns.charge(turns.take() or 0, Tier.BULK, number)
-    told = list(turns.next_in(Tier.BULK))
-    assert told == [turns.take() for _ in told]
