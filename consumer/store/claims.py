@@ -22,13 +22,13 @@ from psycopg import sql
 from consumer.decide.horizon import Ring, slot_of
 from consumer.decide.order import Turn
 from consumer.store import gate, results, work
-from consumer.store.arrays import numbers, texts, uuids
 from consumer.store.gate import Key, key_of
 from consumer.store.ledger import ABANDONED, State
 from consumer.store.plans import fresh
 from consumer.store.stored import Connection
 from outbox.event import Event
 from outbox.records import record
+from outbox.shell.arrays import numbers, texts, uuids
 
 _FIRST: Final = itemgetter(0)
 

@@ -12,8 +12,8 @@ from typing import Final, LiteralString
 from uuid import UUID
 
 from outbox.errors import LeaseLost
+from outbox.shell.arrays import numbers, texts
 from relay.decide.backlog import Positions
-from relay.log.arrays import numbers, texts
 from relay.log.deferred import FailedAgain, Failure, delete_published, unclaim, write_failed_again, write_failures
 from relay.log.leases import give_up
 from relay.log.store import Connection, deadline

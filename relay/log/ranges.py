@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final, LiteralString
 
+from outbox.shell.arrays import numbers, texts
 from relay.decide.pieces import Piece, Row, Stream
-from relay.log.arrays import numbers, texts
 from relay.log.ringlog import Bounds
 from relay.log.rows import EVENT_COLUMNS, event_of
 from relay.log.store import Connection, deadline

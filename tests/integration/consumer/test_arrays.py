@@ -4,8 +4,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from consumer.store.arrays import numbers, texts, uuids
 from consumer.store.stored import Connection
+from outbox.shell.arrays import numbers, texts, uuids
 
 _NASTY = ["", "NULL", " spaces ", 'a "quoted" one', "back\\slash", '\\"', "{braces}", "a,b", "naïve 世界 🙂", "\n\t"]
 

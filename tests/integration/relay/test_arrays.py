@@ -1,6 +1,6 @@
 """Arrays that are written as text arrive as they were."""
 
-from relay.log.arrays import numbers, texts
+from outbox.shell.arrays import numbers, texts
 from tests.integration.relay.running import App, value
 
 
