@@ -81,12 +81,16 @@ class Verdict:
 
 
 class Writer:
-    """One session that emits: early transaction numbers, savepoints, roll-backs, two-phase and long transactions."""
+    """One session that emits: early transaction numbers, savepoints, roll-backs, two-phase and long transactions.
+
+    Some transactions are overtaken: another, begun later, emits for the same aggregate and commits just before.
+    """
 
     def __init__(
         self, url: str, seed: int, truth: Truth, over: threading.Event, *, tenants: int, may_prepare: bool
     ) -> None:
         self._connection = psycopg.connect(url)
+        self._overtaking = psycopg.connect(url)
         self._rng = random.Random(seed)
         self._truth = truth
         self._over = over
@@ -99,17 +103,24 @@ class Writer:
                 self._transaction()
             except psycopg.errors.DeadlockDetected:
                 self._connection.rollback()
+                self._overtaking.rollback()
             self._pause(0.005)
         self._connection.close()
+        self._overtaking.close()
 
     def _transaction(self) -> None:
         rng, connection = self._rng, self._connection
-        if rng.random() < 0.3:
+        has_number = rng.random() < 0.3
+        if has_number:
             connection.execute("select pg_current_xact_id()")  # long before its first event
         if rng.random() < 0.2:
             self._pause(0.05)
         tenant = f"t{rng.randrange(self._tenants)}"
         aggregate = f"{tenant}.{rng.randrange(AGGREGATES)}"
+        if has_number and rng.random() < 0.5:
+            overtaking = [self._emit_one(self._overtaking, tenant, aggregate)]
+            self._overtaking.commit()
+            self._truth.commit(overtaking)
         written: list[Written] = []
         for _ in range(1 if rng.random() < 0.97 else 400):
             written += self._emit(tenant, aggregate)
@@ -122,6 +133,14 @@ class Writer:
         has_savepoint = rng.random() < 0.2
         if has_savepoint:
             connection.execute("savepoint s")
+        one = self._emit_one(connection, tenant, aggregate)
+        if has_savepoint and rng.random() < 0.5:
+            connection.execute("rollback to s")
+            self._truth.roll_back([one])
+            return []
+        return [one]
+
+    def _emit_one(self, connection: psycopg.Connection, tenant: str, aggregate: str) -> Written:
         row = connection.execute(
             "update aggregate set version = version + 1 where name = %s returning version", (aggregate,)
         ).fetchone()
@@ -130,11 +149,7 @@ class Writer:
         hashed = tenant_hash(tenant)
         payload = json.dumps([one.aggregate, one.version]).encode()
         connection.execute(_INSERT, (one.id, bucket_of(hashed), tenant, hashed, payload))
-        if has_savepoint and rng.random() < 0.5:
-            connection.execute("rollback to s")
-            self._truth.roll_back([one])
-            return []
-        return [one]
+        return one
 
     def _end(self, written: list[Written]) -> None:
         rng, connection = self._rng, self._connection
