@@ -16,6 +16,7 @@ from benchmarks.events import lanes
 from consumer import Consumer
 from consumer.api import LedgerName
 from consumer.engine.run import run_consumer
+from consumer.event_loop import LoopName, run_on
 from consumer.limits import Limits
 from consumer.ports import Broker, Delivery, Exchange, Inbox, LostBecause, Receipt
 from consumer.postgres.broker import postgres_broker
@@ -32,7 +33,7 @@ from outbox.shell.signals import Stop
 
 TYPE = "shop.order.placed"
 # A leased handler holds no connection while it runs, so a process has as many of them as it has work for.
-LEASED_SLOTS = int(os.environ.get("BENCH_LEASED_SLOTS", "100"))
+LEASED_SLOTS = int(os.environ.get("BENCH_LEASED_SLOTS", "300"))
 
 
 def consumer_of(ledger: LedgerName) -> Consumer:
@@ -150,4 +151,6 @@ if __name__ == "__main__":
     # At the level that a process has by default, written where nobody waits for it.
     with open(os.devnull, "w") as nowhere:
         configure(level="info", format="json", stream=nowhere)
-        asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])))
+        # Ours on the loop that the process has by default, those by hand on Python's.
+        loop: LoopName = "auto" if sys.argv[1] in {"ours", "leased"} else "asyncio"
+        run_on(loop, main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])))

@@ -75,12 +75,13 @@ def run(
 
     Use it as a service; any number of them share a group's work.
     """
+    from consumer.event_loop import run_on
     from consumer.process import run_process, run_supervisor
 
     settings = _settings(tiers, broker, processes)
     if settings.processes > 1:
-        return asyncio.run(run_supervisor(app_name, settings, processes=settings.processes))
-    return asyncio.run(run_process(_load(app_name), settings, app_name=app_name))
+        return run_on(settings.loop, run_supervisor(app_name, settings, processes=settings.processes))
+    return run_on(settings.loop, run_process(_load(app_name), settings, app_name=app_name))
 
 
 @_commands.command(hidden=True)
@@ -88,6 +89,7 @@ def worker(
     app_name: AppName, number: int, descriptor: int, *, after: str = "", tiers: Tiers = None, broker: Broker = None
 ) -> int:
     """Be one of several processes; ``run --processes`` starts it."""
+    from consumer.event_loop import run_on
     from consumer.process import run_worker
 
     settings = _settings(tiers, broker)
@@ -99,24 +101,27 @@ def worker(
         descriptor=descriptor,
         after=UUID(after) if after else None,
     )
-    return asyncio.run(running)
+    return run_on(settings.loop, running)
 
 
 @_commands.command(hidden=True)
 def suspect(app_name: AppName, incarnation: UUID, descriptor: int, *, broker: Broker = None) -> int:
     """Handle one event that a process has died of, and end; a running consumer starts it."""
+    from consumer.event_loop import run_on
     from consumer.process import run_alone
 
-    running = run_alone(_load(app_name), _settings(broker=broker), id=incarnation, descriptor=descriptor)
-    return asyncio.run(running)
+    settings = _settings(broker=broker)
+    return run_on(settings.loop, run_alone(_load(app_name), settings, id=incarnation, descriptor=descriptor))
 
 
 @_commands.command(hidden=True)
 def isolated(app_name: AppName, descriptor: int, *, broker: Broker = None) -> int:
     """Run handlers that want a process of their own, one at a time; a running consumer starts it."""
+    from consumer.event_loop import run_on
     from consumer.process import run_isolated
 
-    return asyncio.run(run_isolated(_load(app_name), _settings(broker=broker), descriptor=descriptor))
+    settings = _settings(broker=broker)
+    return run_on(settings.loop, run_isolated(_load(app_name), settings, descriptor=descriptor))
 
 
 @command(_commands, examples=("outbox-consumer check shop.billing:consumer",))

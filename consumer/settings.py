@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, SecretStr
 
+from consumer.event_loop import LoopName, check_loop
 from consumer.limits import Limits, ShareBy
 from consumer.web_address import check_url
 from outbox.event import Tier
@@ -213,6 +214,11 @@ class ConsumerSettings(BaseModel):
         ge=0,
         le=8_760,
         description="Hours after which a dead letter `unknown_type` is replayed only by hand; 0: always.",
+    )
+    loop: Annotated[LoopName, AfterValidator(check_loop)] = Field(
+        default="auto",
+        description="The event loop, handlers' too: `uvloop`, Python's own `asyncio`, or `auto`: uvloop where it is"
+        " installed.",
     )
     start_s: StartS = 10.0
     health_host: Address = "127.0.0.1"

@@ -36,6 +36,7 @@ WORDS: Final[Mapping[str, str]] = {
     "consumers are not woken, they look by themselves": "A notification could not be sent. Nothing to do.",
     "work beside the engine failed": "A bug in the janitor or in replays, with its traceback. Report it.",
     # consumer
+    "connecting failed": "A bug in connecting to the broker, with its traceback. It is tried again; report it.",
     "alert raised": "Something needs a person: see [the alerts](../explanation/failures.md).",
     "handler abandoned": "A handler went on past its deadline and could not be stopped. Give its own calls deadlines.",
     "abandoned handler ended": "One of these has ended at last; what it came to counts for nothing.",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
+from tenacity import AsyncRetrying, wait_random_exponential
 
 from consumer.ports import LostBecause
 from consumer.rabbitmq.attach import Attacher, Verdict
@@ -198,10 +198,8 @@ class Wire:
 
     async def _stay_connected(self) -> None:
         while not self._stopping.is_set():
-            attempts = AsyncRetrying(
-                wait=wait_random_exponential(multiplier=0.1, max=_RECONNECT_MAX_S),
-                retry=retry_if_exception_type(BrokerUnavailable),
-            )
+            # Whatever it failed of, the client's fault or ours: nobody else would ever connect again.
+            attempts = AsyncRetrying(wait=wait_random_exponential(multiplier=0.1, max=_RECONNECT_MAX_S))
             await attempts(self._connect_and_serve)
 
     async def _connect_and_serve(self) -> None:
@@ -210,6 +208,9 @@ class Wire:
             connection = await connect(self._address)
         except BrokerUnavailable as error:
             _log.warning("broker not reached", reason=str(error))
+            raise
+        except Exception as error:
+            _log.error("connecting failed", exc_info=error)
             raise
         began = asyncio.get_running_loop().time()
         try:

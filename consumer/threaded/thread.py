@@ -53,7 +53,10 @@ class Mailbox(Generic[T]):
 
 
 class WireThread:
-    """One thread that runs one coroutine on an event loop of its own; the process can exit in spite of it."""
+    """One thread that runs one coroutine on an event loop of its own; the process can exit in spite of it.
+
+    It is a loop of the same kind as the one that starts the thread.
+    """
 
     def __init__(self, name: str, main: Callable[[], Coroutine[object, object, None]]) -> None:
         self._main = main
@@ -74,7 +77,8 @@ class WireThread:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._main())
+            with asyncio.Runner(loop_factory=type(self._loop)) as runner:
+                runner.run(self._main())
         finally:
             with contextlib.suppress(RuntimeError):  # the loop that waits is closed already
                 self._loop.call_soon_threadsafe(self._ended.set)

@@ -5,6 +5,7 @@ from typing import ClassVar, Final
 
 from aiormq import connection as client
 from aiormq.exceptions import (
+    AMQPConnectionError,
     AuthenticationError,
     ChannelAccessRefused,
     ConnectionClosed,
@@ -12,6 +13,7 @@ from aiormq.exceptions import (
 )
 from pamqp import commands
 from pamqp.base import Frame
+from pamqp.common import FieldTable
 from pamqp.frame import FrameTypes
 
 from outbox.errors import BrokerRefused, BrokerUnavailable
@@ -27,7 +29,14 @@ class _Open(commands.Connection.Open):
 
 
 class Connection(client.Connection):
-    """aiormq's connection; of a vhost that is not opened it also knows why."""
+    """aiormq's connection; of a vhost that is not opened it also knows why, and of a stream that ends that it has."""
+
+    async def connect(self, client_properties: FieldTable | None = None) -> bool:
+        """As aiormq does. Raises AMQPConnectionError too where the other side leaves between two frames."""
+        try:
+            return bool(await super().connect(client_properties))
+        except StopAsyncIteration:
+            raise AMQPConnectionError("want another frame, got the connection closed") from None
 
     @staticmethod
     async def _rpc(

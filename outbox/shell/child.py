@@ -87,7 +87,7 @@ class Child:
     async def start(cls, command: Sequence[str], *, keeps: Sequence[int] = ()) -> Self:
         """Start *command* with the number of its link's descriptor as one more argument.
 
-        It is in a process group of its own, so Ctrl-C at a terminal reaches us alone.
+        It is in a session of its own, so Ctrl-C at a terminal reaches us alone.
 
         Args:
             keeps: descriptors that it inherits.
@@ -99,7 +99,7 @@ class Child:
                 str(its.fileno()),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(its.fileno(), *keeps),
-                process_group=0,
+                start_new_session=True,  # and with it a process group; uvloop knows nothing of the latter alone
             )
         return cls(process, await Link.open(ours))
 

@@ -14,7 +14,7 @@ from outbox.shell.child import own_command
 from tests.support.engine import an_event, memory_rig
 
 APP = """
-import ctypes, os, re
+import asyncio, ctypes, os, re
 from consumer import Consumer, Context, DeadLetter, Done, Outcome, Policy, RetryLater
 
 consumer = Consumer("billing", policy=Policy(max_retries=3, base_s=0.01, max_wait_s=0.02))
@@ -38,6 +38,8 @@ def bill(event: dict, ctx: Context) -> Outcome | None:
         raise TimeoutError("no answer") from OSError(104, "reset")
     if deed == "bury":
         return DeadLetter(reason="no such order")
+    if deed == "loop":
+        return Done(result={"loop": type(asyncio.get_running_loop()).__module__})
     return Done(result={"pid": os.getpid(), "attempt": ctx.attempt, "token": ctx.fencing_token})
 """
 
@@ -70,6 +72,14 @@ async def isolated(migrated_database: str, tmp_path: Path, monkeypatch: pytest.M
     isolated = Isolated(tmp_path)
     yield isolated
     await isolated.pool.close()
+
+
+@pytest.mark.parametrize(("name", "kind"), [("auto", "uvloop"), ("asyncio", "asyncio.unix_events")])
+async def test_a_process_runs_on_the_event_loop_that_is_set(
+    isolated: Isolated, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
+) -> None:
+    monkeypatch.setenv("OUTBOX_CONSUMER_LOOP", name)
+    assert await isolated.ask("loop") == Done(result={"loop": kind})
 
 
 async def test_what_a_handler_returns_and_raises_crosses_as_what_it_is(isolated: Isolated) -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from consumer.ports import Broker, Delivery, LostBecause
 from consumer.rabbitmq import attach as rabbitmq_attach
+from consumer.rabbitmq import wire
 from consumer.rabbitmq.broker import rabbitmq_broker
 from consumer.rabbitmq.channel import Attachment, Listener, WireChannel
-from consumer.rabbitmq.connection import Address, close, connect, write
+from consumer.rabbitmq.connection import Address, PlainConnection, close, connect, write
 from outbox.errors import BrokerUnavailable, ConfigError
 from outbox.topology import QueueKind
 from tests.support.brokers import RabbitBench, a_message, rabbit_bench
@@ -52,6 +53,24 @@ class SettlingInbox(RecordingInbox):
 async def fill(bench: RabbitBench, queue: str, count: int) -> None:
     await bench.declare(queue)
     await bench.publish(queue, [a_message(number) for number in range(count)])
+
+
+async def test_whatever_connecting_fails_of_it_is_tried_again(
+    bench: RabbitBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [StopAsyncIteration(), AttributeError("reader")]
+
+    async def odd(address: Address) -> PlainConnection:
+        if failures:
+            raise failures.pop()
+        return await connect(address)
+
+    monkeypatch.setattr(wire, "connect", odd)
+    await fill(bench, "q", 1)
+    broker, inbox = bench.broker(), RecordingInbox()
+    await broker.start(inbox)
+    await broker.attach("q", prefetch=1)
+    await inbox.received(1)
 
 
 async def test_a_handler_that_burns_cpu_for_three_heartbeats_loses_no_connection(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from consumer import event_loop
 from consumer.limits import Limits
 from consumer.settings import PREFIX, ConsumerSettings
 from outbox.errors import ConfigError
@@ -69,3 +70,11 @@ def test_an_alert_target_is_shown_by_its_host_alone() -> None:
     lines = read(ConsumerSettings, prefix=PREFIX, sources=collect(given)).lines
     name = "OUTBOX_CONSUMER_ALERT_URL"
     assert f"{name}=https://hooks.chat.example/***  # environment variable {name}" in lines
+
+
+def test_a_loop_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {**SERVICES, "OUTBOX_CONSUMER_LOOP": "uvloop"}
+    assert load(ConsumerSettings, prefix=PREFIX, environment=given).loop == "uvloop"
+    monkeypatch.setattr(event_loop, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match="LOOP: want uvloop installed, got none of it: pip install uvloop"):
+        load(ConsumerSettings, prefix=PREFIX, environment=given)
