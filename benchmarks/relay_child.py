@@ -65,6 +65,10 @@ class Counting:
             self.changed.set()
         return settled
 
+    async def gather(self, seconds: float) -> None:
+        """As the port says."""
+        await self._publisher.gather(seconds)
+
     async def close(self) -> None:
         """As the port says."""
         await self._publisher.close()

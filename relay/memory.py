@@ -1,5 +1,6 @@
 """The in-process broker as the relay's publisher and topology: no network, the same outcomes."""
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -74,6 +75,10 @@ class MemoryPublisher:
     async def settlements(self, *, timeout_s: float) -> Sequence[Settlement]:
         """See ``relay.ports.Publisher``."""
         return await self._answers.take(timeout_s=timeout_s, check_open=self._check_open, is_open=self._is_open)
+
+    async def gather(self, seconds: float) -> None:
+        """See ``relay.ports.Publisher``. Answers come by the batch here."""
+        await asyncio.sleep(seconds)
 
     async def close(self) -> None:
         """See ``relay.ports.Publisher``."""

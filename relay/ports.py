@@ -109,6 +109,9 @@ class Publisher(Protocol):
         Raises BrokerUnavailable when the connection is lost and everything heard has been handed out.
         """
 
+    async def gather(self, seconds: float) -> None:
+        """Return after *seconds*. Answers need not be read meanwhile: what comes in crumbs is taken in one go."""
+
     async def close(self) -> None:
         """Close at once, whatever is unsettled. Safe to repeat."""
 

@@ -195,6 +195,10 @@ class Sender:
             self._outcomes.hear(settlements, time.monotonic())
         return len(settlements)
 
+    async def gather(self, seconds: float) -> None:
+        """Let the broker's answers gather for so long."""
+        await self._publisher.gather(seconds)
+
     async def lost(self, error: BrokerUnavailable, now: float) -> None:
         """The connection is of no use any more. What is unsettled stays, and is sent again on the next one."""
         self._losses += 1

@@ -35,6 +35,8 @@ log = structlog.get_logger(__name__)
 
 _LOOK_EVERY_S = 0.5
 _HEAR_S = 0.05
+# With a sixteenth of the window on its way, confirms are many enough to be worth gathering.
+_GATHER_FROM = 16
 
 
 class Tenure:
@@ -212,18 +214,19 @@ class Tenure:
                 return
 
     async def _gather(self, wait_s: float) -> float:
-        """Let confirms gather while the window is full; return for how long, of *wait_s* that there is time.
+        """Let confirms gather while nothing goes out; return for how long, of *wait_s* that there is time.
 
-        Nothing goes out before the next persist. Among thousands of lanes confirms come in crumbs, and a step for each
-        would cost more than what they confirm. No alarm cuts this short: it would leave the confirms where they are,
-        and so would the next one.
+        The window is full until the next persist, or everything is out. Among thousands of lanes confirms come in
+        crumbs, and a step for each would cost more than what they confirm. No alarm cuts this short: it would leave the
+        confirms where they are, and so would the next one.
         """
-        if self._sender.has_room:
+        if self._sender.has_room and len(self._holdings.flight) < self._limits.window // _GATHER_FROM:
             self._gather_s = 0.0
             return 0.0
         self._gather_s = max(self._gather_s, self._limits.busy_poll_s)
         gather_s = min(wait_s, self._gather_s)
-        await asyncio.sleep(gather_s)
+        if gather_s:
+            await self._sender.gather(gather_s)
         return gather_s
 
     async def _take(self, now: float) -> None:

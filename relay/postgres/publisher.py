@@ -103,6 +103,10 @@ class PostgresPublisher:
         is_open = self._connection is not None and self._lost is None
         return await self._answers.take(timeout_s=timeout_s, check_open=self._check_open, is_open=is_open)
 
+    async def gather(self, seconds: float) -> None:
+        """See ``relay.ports.Publisher``. Answers come by the batch here."""
+        await asyncio.sleep(seconds)
+
     async def close(self) -> None:
         """See ``relay.ports.Publisher``."""
         connection, self._connection = self._connection, None

@@ -4,8 +4,8 @@ It lives as long as its connection and is then replaced; only *caution* goes on 
 """
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from aiormq import AMQPError, Connection
@@ -89,6 +89,18 @@ class PublishingChannel:
             self._check()
         settled, self._settled = self._settled, []
         return settled
+
+    @contextmanager
+    def unread(self) -> Iterator[None]:
+        """Leave what arrives in the socket meanwhile. For moments only: the broker's alarms wait there too."""
+        if self._tap is None:
+            yield
+            return
+        self._tap.pause_reading()
+        try:
+            yield
+        finally:
+            self._tap.resume_reading()
 
     async def close(self) -> None:
         """Close, with a word to the broker if it listens. Safe to repeat."""

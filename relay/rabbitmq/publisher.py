@@ -86,6 +86,11 @@ class RabbitPublisher:
         """See ``relay.ports.Publisher``."""
         return await self._opened().settlements(timeout_s=timeout_s)
 
+    async def gather(self, seconds: float) -> None:
+        """See ``relay.ports.Publisher``. The socket keeps what arrives."""
+        with self._opened().unread():
+            await asyncio.sleep(seconds)
+
     async def close(self) -> None:
         """See ``relay.ports.Publisher``."""
         channel, self._channel = self._channel, None

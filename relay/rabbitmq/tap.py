@@ -91,6 +91,16 @@ class Tap(asyncio.StreamReaderProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def pause_reading(self) -> None:
+        """Read nothing until ``resume_reading``."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read what has arrived."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin; asyncio calls this."""
         super().connection_made(transport)

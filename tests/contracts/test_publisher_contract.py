@@ -80,6 +80,24 @@ async def test_what_is_confirmed_is_in_its_queue_as_it_was_emitted(stage: Stage)
     assert events_of(await stage.read(lane().queue)) == [one.event for one in sent]
 
 
+async def test_what_was_answered_while_answers_gathered_is_heard_after_it(stage: Stage) -> None:
+    await opened(stage, lane())
+    await stage.publisher.send(outgoing(50, lane()))
+
+    await stage.publisher.gather(0.05)
+    assert confirmed_tags(await settle(stage.publisher, 50)) == list(range(1, 51))
+
+
+async def test_a_connection_that_is_lost_while_answers_gather_is_lost_after_it(stage: Stage) -> None:
+    await opened(stage, lane())
+    gathering = asyncio.create_task(stage.publisher.gather(0.05))
+    await stage.cut()
+    await gathering
+
+    with pytest.raises(BrokerUnavailable):
+        await stage.publisher.settlements(timeout_s=5)
+
+
 async def test_an_event_without_a_queue_fails_and_its_neighbours_go(stage: Stage) -> None:
     """Particular/NServiceBus.RabbitMQ#135."""
     await opened(stage, lane())

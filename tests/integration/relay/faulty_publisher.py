@@ -74,6 +74,9 @@ class FaultyPublisher:
         heard, self._late = self._late, []
         return [*given_back, *heard]
 
+    async def gather(self, seconds: float) -> None:
+        await self._memory.gather(seconds)
+
     async def close(self) -> None:
         await self._memory.close()
 

@@ -133,6 +133,9 @@ class SlowPublisher:
             settled = self._broker.heard(self._opened())
         return settled
 
+    async def gather(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
     async def close(self) -> None:
         wire, self._wire = self._wire, None
         if wire is not None and not wire.is_cut:

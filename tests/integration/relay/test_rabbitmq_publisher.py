@@ -11,6 +11,7 @@ from outbox.event import Event
 from outbox.topology import EVENTS_EXCHANGE, lane_arguments, refused_queue
 from relay.ports import Category
 from relay.rabbitmq.publisher import RabbitPublisher
+from relay.rabbitmq.tap import Tap
 from tests.contracts.publishers import (
     RabbitStage,
     confirmed_tags,
@@ -32,6 +33,30 @@ Node = RabbitNode | RabbitContainer
 async def stage(vhost: str) -> AsyncIterator[RabbitStage]:
     async with rabbit_stage(vhost, queue_kind="classic", heartbeat_s=2) as made:
         yield made
+
+
+async def test_confirms_of_many_lanes_that_gather_are_read_in_one_go(
+    stage: RabbitStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+    whole = Tap.data_received
+
+    def counted(tap: Tap, data: bytes) -> None:
+        reads.append(len(data))
+        whole(tap, data)
+
+    lanes = [lane(f"tenant-{number}") for number in range(20)]
+    await stage.publisher.open()
+    assert not await stage.publisher.declare(lanes)
+    monkeypatch.setattr(Tap, "data_received", counted)
+    for first in range(1, 401, 20):
+        await stage.publisher.send(outgoing(20, *lanes, first_tag=first))
+    reads.clear()
+    await stage.publisher.gather(0.5)
+    assert not reads
+
+    assert len(await settle(stage.publisher, 400)) == 400
+    assert len(reads) < 20
 
 
 @pytest.mark.parametrize(
