@@ -17,6 +17,7 @@ from psycopg_pool import AsyncConnectionPool
 from benchmarks.baselines import PLAIN_INSERT, make_plain_ledger
 from consumer import Consumer
 from consumer.engine.run import Readiness, run_consumer
+from consumer.event_loop import run_on
 from consumer.limits import Limits
 from consumer.rabbitmq.broker import rabbitmq_broker
 from consumer.rabbitmq.connection import Address
@@ -101,4 +102,4 @@ async def main(which: str, database_url: str, rabbitmq_url: str, argument: str) 
 
 if __name__ == "__main__":
     configure(level="warning", format="console", stream=sys.stderr)
-    asyncio.run(main(*sys.argv[1:5]))
+    run_on("auto", main(*sys.argv[1:5]))  # as the process does
