@@ -10,14 +10,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 V = TypeVar("V")
 
-_GATHER_S: Final = 0.001
+_GATHER_S: Final = 0.0003
 _AT_ONCE_MAX: Final = 500
 
 
 class GroupCommit(Generic[T, R]):
     """Batches of one kind of write, one batch at a time; all of it runs on one event loop.
 
-    The first wish waits a millisecond for others; what comes while a batch is under way is the next one.
+    The first wish waits a moment for others; what comes while a batch is under way is the next one.
     """
 
     def __init__(self, write: Callable[[Sequence[T]], Awaitable[Sequence[R]]]) -> None:
