@@ -1,10 +1,10 @@
-"""Rows of the log that tests need and say nothing about."""
+"""Rows of the log that tests need and say nothing about, and their confirms."""
 
 from datetime import UTC, datetime
 from uuid import UUID
 
 from outbox.event import JSON, Event, Tier
-from relay.decide.pieces import Row
+from relay.decide.pieces import Piece, Row, Sent
 
 
 def row(seq: int, *, size_bytes: int = 2, tenant: str = "acme", tier: Tier = Tier.STANDARD) -> Row:
@@ -26,3 +26,12 @@ def row(seq: int, *, size_bytes: int = 2, tenant: str = "acme", tier: Tier = Tie
 
 def rows(count: int) -> list[Row]:
     return [row(seq) for seq in range(1, count + 1)]
+
+
+def settle(*sents: Sent) -> None:
+    """The broker has confirmed *sents*, each of a piece."""
+    for sent in sents:
+        sent.is_settled = True
+        sent.stream.outstanding -= 1
+        assert isinstance(sent.origin, Piece)
+        sent.origin.settle()

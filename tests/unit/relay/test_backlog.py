@@ -1,7 +1,7 @@
 from outbox.event import Tier
 from relay.decide.backlog import Backlog, Cohort
-from relay.decide.pieces import Part, Piece, Sent
-from tests.unit.relay.rows import row
+from relay.decide.pieces import Part, Sent
+from tests.unit.relay.rows import row, settle
 
 BOTH = {1: ("audit", "default"), 2: ("default",)}
 
@@ -20,14 +20,6 @@ def publish(backlog: Backlog, group: str, tenant: str) -> list[Sent]:
     taken = stream.take(rows_max=100, bytes_max=1 << 30)
     backlog.published(stream, len(taken))
     return taken
-
-
-def settle(*sents: Sent) -> None:
-    for sent in sents:
-        sent.is_settled = True
-        sent.stream.outstanding -= 1
-        assert isinstance(sent.origin, Piece)
-        sent.origin.settle()
 
 
 def test_a_row_read_once_goes_to_every_group_whose_bucket_is_ours() -> None:

@@ -2,9 +2,9 @@ from collections.abc import Sequence
 
 from outbox.event import Tier
 from relay.decide.backlog import Backlog, Cohort, Positions
-from relay.decide.pieces import Part, Piece, Sent
+from relay.decide.pieces import Part, Sent
 from relay.decide.stops import PATIENCE
-from tests.unit.relay.rows import row
+from tests.unit.relay.rows import row, settle
 
 MEMBERS = {1: ("default",), 2: ("default",)}
 BUCKET_OF = {"acme": 1, "beta": 1, "zeta": 2}
@@ -41,14 +41,6 @@ class Steady:
         self.seq += each
         rows = [row(seq, tenant=tenant) for seq in range(first, self.seq + 1)]
         return Part(Tier.STANDARD, tenant, 1, BUCKET_OF[tenant], first - 1, self.seq, rows)
-
-
-def settle(*sents: Sent) -> None:
-    for sent in sents:
-        sent.is_settled = True
-        sent.stream.outstanding -= 1
-        assert isinstance(sent.origin, Piece)
-        sent.origin.settle()
 
 
 def bases(positions: Positions) -> dict[int, str]:
