@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -65,9 +65,9 @@ class Counting:
             self.changed.set()
         return settled
 
-    async def gather(self, seconds: float) -> None:
+    def unread(self) -> AbstractContextManager[None]:
         """As the port says."""
-        await self._publisher.gather(seconds)
+        return self._publisher.unread()
 
     async def close(self) -> None:
         """As the port says."""

@@ -1,9 +1,8 @@
 """The in-process broker as the relay's publisher and topology: no network, the same outcomes."""
 
-import asyncio
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import count
 from typing import Final
 
@@ -76,9 +75,9 @@ class MemoryPublisher:
         """See ``relay.ports.Publisher``."""
         return await self._answers.take(timeout_s=timeout_s, check_open=self._check_open, is_open=self._is_open)
 
-    async def gather(self, seconds: float) -> None:
+    def unread(self) -> AbstractContextManager[None]:
         """See ``relay.ports.Publisher``. Answers come by the batch here."""
-        await asyncio.sleep(seconds)
+        return nullcontext()
 
     async def close(self) -> None:
         """See ``relay.ports.Publisher``."""

@@ -6,6 +6,7 @@ only publishes. One contract suite runs on every adapter.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -109,8 +110,8 @@ class Publisher(Protocol):
         Raises BrokerUnavailable when the connection is lost and everything heard has been handed out.
         """
 
-    async def gather(self, seconds: float) -> None:
-        """Return after *seconds*. Answers need not be read meanwhile: what comes in crumbs is taken in one go."""
+    def unread(self) -> AbstractContextManager[None]:
+        """Answers need not be read within it: what comes in crumbs is taken in one go after it. For moments only."""
 
     async def close(self) -> None:
         """Close at once, whatever is unsettled. Safe to repeat."""

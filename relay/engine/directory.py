@@ -86,9 +86,10 @@ class Directory:
         return self._leaving
 
     @property
-    def is_asking(self) -> bool:
-        """Whether an answer of the broker is awaited."""
-        return any((self._asking, self._asking_apart, self._announcing))
+    def beside(self) -> Collection[asyncio.Task[object]]:
+        """What is being asked of the broker."""
+        asking = [question.answer for question in self._questions()]
+        return asking if self._announcing is None else [*asking, self._announcing]
 
     def want(self, stream: Stream) -> None:
         """Have the lane declared, also if it was before; ``work`` gives the answer.

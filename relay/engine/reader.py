@@ -1,7 +1,7 @@
 """Fills the backlog from the log: steadily, after a takeover, and beside all that where a window is large."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,9 +66,9 @@ class Reader:
         self._large = ringlog.Bounds(rows=limits.cap, bytes=limits.cap_bytes, seconds=limits.survey_s)
 
     @property
-    def is_reading_beside(self) -> bool:
-        """Whether a large window is being read."""
-        return bool(self._beside)
+    def beside(self) -> Collection[asyncio.Task[object]]:
+        """The reads of large windows that are under way."""
+        return self._beside
 
     async def poll(self, *, look_as: ringlog.Look | None) -> Polled:
         """Read what has become visible since the bases, and move them.

@@ -5,6 +5,7 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Final, TypeVar
 
 import structlog
@@ -195,9 +196,9 @@ class Sender:
             self._outcomes.hear(settlements, time.monotonic())
         return len(settlements)
 
-    async def gather(self, seconds: float) -> None:
-        """Let the broker's answers gather for so long."""
-        await self._publisher.gather(seconds)
+    def unread(self) -> AbstractContextManager[None]:
+        """Let the broker's answers gather within it."""
+        return self._publisher.unread()
 
     async def lost(self, error: BrokerUnavailable, now: float) -> None:
         """The connection is of no use any more. What is unsettled stays, and is sent again on the next one."""

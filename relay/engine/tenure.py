@@ -8,7 +8,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import structlog
 
@@ -16,6 +16,7 @@ from outbox.errors import BrokerUnavailable
 from outbox.naming import bucket_of
 from relay.decide.cadence import poll_interval_s
 from relay.decide.departure import Departure
+from relay.decide.gathering import Gathering
 from relay.decide.holdings import Holdings
 from relay.decide.pending import Place
 from relay.engine.alarm import Alarm
@@ -35,8 +36,6 @@ log = structlog.get_logger(__name__)
 
 _LOOK_EVERY_S = 0.5
 _HEAR_S = 0.05
-# With a sixteenth of the window on its way, confirms are many enough to be worth gathering.
-_GATHER_FROM = 16
 
 
 class Tenure:
@@ -85,7 +84,7 @@ class Tenure:
         )
         self._persisting: asyncio.Task[None] | None = None
         self._surplus = 0
-        self._gather_s = 0.0
+        self._gathering = Gathering(window=limits.window, least_s=limits.busy_poll_s, most_s=limits.persist_s)
         self._persisted_at = 0.0
         self._found_at = -math.inf
         self._polled_at = -math.inf
@@ -195,17 +194,18 @@ class Tenure:
         else:
             due = min(self._sender.next_due(), self._lease.take_at, self._poll_due(), self._persist_at())
             wait_s = min(max(due - time.monotonic(), 0.0), self._limits.idle_poll_s)
-            if self._persisting is not None or self._reader.is_reading_beside or self._directory.is_asking:
-                # What ends beside wakes nobody.
-                wait_s = min(wait_s, self._limits.busy_poll_s)
+        beside = self._beside()
         if self._sender.is_open:
-            wait_s -= await self._gather(wait_s)
+            wait_s = await self._gather(wait_s, beside)
+        if beside:
+            # What ends beside wakes nobody.
+            wait_s = min(wait_s, self._limits.busy_poll_s)
+        if self._sender.is_open:
             heard = 0
             async with self._alarm.nap():
                 # An alarm ends the wait, and what follows in this block.
                 heard = await self._sender.hear(wait_s)
-            few = self._limits.window // 32
-            self._gather_s = min(self._gather_s * 2, self._limits.busy_poll_s * 4) if heard < few else 0.0
+            self._gathering.heard(heard)
         elif wait_s:
             try:
                 async with asyncio.timeout(wait_s):
@@ -213,21 +213,24 @@ class Tenure:
             except TimeoutError:
                 return
 
-    async def _gather(self, wait_s: float) -> float:
-        """Let confirms gather while nothing goes out; return for how long, of *wait_s* that there is time.
+    async def _gather(self, wait_s: float, beside: Collection[asyncio.Task[object]]) -> float:
+        """Let confirms gather, until something of what runs *beside* ends; return what is left of *wait_s*.
 
-        The window is full until the next persist, or everything is out. Among thousands of lanes confirms come in
-        crumbs, and a step for each would cost more than what they confirm. No alarm cuts this short: it would leave the
-        confirms where they are, and so would the next one.
+        No alarm cuts this short: it would leave the confirms where they are, and so would the next one.
         """
-        if self._sender.has_room and len(self._holdings.flight) < self._limits.window // _GATHER_FROM:
-            self._gather_s = 0.0
-            return 0.0
-        self._gather_s = max(self._gather_s, self._limits.busy_poll_s)
-        gather_s = min(wait_s, self._gather_s)
-        if gather_s:
-            await self._sender.gather(gather_s)
-        return gather_s
+        gather_s = min(wait_s, self._gathering.wait_s(len(self._holdings.flight), has_room=self._sender.has_room))
+        if not gather_s or any(task.done() for task in beside):
+            return wait_s
+        with self._sender.unread():
+            if not beside:
+                await asyncio.sleep(gather_s)
+            elif (await asyncio.wait(beside, timeout=gather_s, return_when=asyncio.FIRST_COMPLETED))[0]:
+                return 0.0
+        return wait_s - gather_s
+
+    def _beside(self) -> Collection[asyncio.Task[object]]:
+        beside = [*self._reader.beside, *self._directory.beside]
+        return beside if self._persisting is None else [*beside, self._persisting]
 
     async def _take(self, now: float) -> None:
         """Renew what is ours, take what nobody holds, and see what others should have."""

@@ -7,7 +7,7 @@ so that neither ever waits for the other: lanes are declared and announced, and 
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Final
 
 import psycopg
@@ -103,9 +103,9 @@ class PostgresPublisher:
         is_open = self._connection is not None and self._lost is None
         return await self._answers.take(timeout_s=timeout_s, check_open=self._check_open, is_open=is_open)
 
-    async def gather(self, seconds: float) -> None:
+    def unread(self) -> AbstractContextManager[None]:
         """See ``relay.ports.Publisher``. Answers come by the batch here."""
-        await asyncio.sleep(seconds)
+        return nullcontext()
 
     async def close(self) -> None:
         """See ``relay.ports.Publisher``."""

@@ -92,7 +92,7 @@ class PublishingChannel:
 
     @contextmanager
     def unread(self) -> Iterator[None]:
-        """Leave what arrives in the socket meanwhile. For moments only: the broker's alarms wait there too."""
+        """Leave what arrives in the socket meanwhile; see ``relay.ports.Publisher.unread``."""
         if self._tap is None:
             yield
             return

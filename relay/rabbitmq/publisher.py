@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 from yarl import URL
@@ -86,10 +87,9 @@ class RabbitPublisher:
         """See ``relay.ports.Publisher``."""
         return await self._opened().settlements(timeout_s=timeout_s)
 
-    async def gather(self, seconds: float) -> None:
-        """See ``relay.ports.Publisher``. The socket keeps what arrives."""
-        with self._opened().unread():
-            await asyncio.sleep(seconds)
+    def unread(self) -> AbstractContextManager[None]:
+        """See ``relay.ports.Publisher``. The socket keeps what arrives, the broker's alarms with it."""
+        return self._opened().unread()
 
     async def close(self) -> None:
         """See ``relay.ports.Publisher``."""

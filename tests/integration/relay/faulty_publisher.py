@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from outbox.errors import BrokerUnavailable
 from outbox.inprocess import InProcessBroker
@@ -74,8 +75,8 @@ class FaultyPublisher:
         heard, self._late = self._late, []
         return [*given_back, *heard]
 
-    async def gather(self, seconds: float) -> None:
-        await self._memory.gather(seconds)
+    def unread(self) -> AbstractContextManager[None]:
+        return self._memory.unread()
 
     async def close(self) -> None:
         await self._memory.close()

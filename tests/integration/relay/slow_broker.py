@@ -8,7 +8,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 
 from outbox.errors import BrokerUnavailable
@@ -133,8 +133,8 @@ class SlowPublisher:
             settled = self._broker.heard(self._opened())
         return settled
 
-    async def gather(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    def unread(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     async def close(self) -> None:
         wire, self._wire = self._wire, None
