@@ -75,23 +75,22 @@ async def persist(
     Raises:
         LeaseLost: fewer than *owned* rows carry *token*; nothing was written.
     """
-    async with deadline(connection, within_s), connection.transaction():
+    async with deadline(connection, within_s), connection.pipeline(), connection.transaction():
         row = await (await connection.execute(_LOCK, (token,))).fetchone()
         found = row[0] if row else 0
         if found != owned:
             raise LeaseLost(f"buckets: want {owned} under this relay's token, got {found}")
-        async with connection.pipeline():
-            await _write_findings(connection, token, findings)
-            await _write_streams(connection, positions)
-            for base, moved in groupby(positions.bases, key=lambda one: one[2]):
-                places = [(group, bucket) for group, bucket, _ in moved]
-                await connection.execute(
-                    _MOVE,
-                    (base, texts([group for group, _ in places]), numbers([bucket for _, bucket in places]), token),
-                )
-            if given_up:
-                await unclaim(connection, token, given_up)
-                await give_up(connection, token, given_up)
+        await _write_findings(connection, token, findings)
+        await _write_streams(connection, positions)
+        for base, moved in groupby(positions.bases, key=lambda one: one[2]):
+            places = [(group, bucket) for group, bucket, _ in moved]
+            await connection.execute(
+                _MOVE,
+                (base, texts([group for group, _ in places]), numbers([bucket for _, bucket in places]), token),
+            )
+        if given_up:
+            await unclaim(connection, token, given_up)
+            await give_up(connection, token, given_up)
 
 
 async def _write_findings(connection: Connection, token: int, findings: Findings) -> None:
