@@ -117,7 +117,9 @@ class Backlog:
                 if key in without:
                     continue
                 stream = self.streams.get(key) or self._begin(Lane(*key), part.tenant_hash, part.bucket)
-                stream.add(Piece(lo, hi, part.after, part.z, part.rows, part.extent, window=self._windows))
+                stream.add(
+                    Piece(lo, hi, part.after, part.z, part.rows, part.extent, slots=part.slots, window=self._windows)
+                )
                 grown.append(stream)
                 if part.extent is not None:
                     counted.setdefault((group, part.bucket), []).append(part.extent.rows)

@@ -57,6 +57,8 @@ class Part(NamedTuple):
     z: int
     rows: Sequence[Row] | None
     extent: Extent | None = None
+    slots: int | None = None
+    """The slots of the log that hold its rows, and maybe others: bit n for slot n. None where that is not known."""
 
 
 class StreamPosition(NamedTuple):
@@ -99,7 +101,7 @@ class Sent:
 class Piece:
     """One lane's part of the window ``(lo, hi]``."""
 
-    __slots__ = ("_read_to", "_rows", "_sent", "after", "beside", "hi", "lo", "taken", "unread", "window", "z")
+    __slots__ = ("_read_to", "_rows", "_sent", "after", "beside", "hi", "lo", "slots", "taken", "unread", "window", "z")
 
     def __init__(
         self,
@@ -110,11 +112,12 @@ class Piece:
         rows: Sequence[Row] | None = None,
         extent: Extent | None = None,
         *,
+        slots: int | None = None,
         window: int = 0,
     ) -> None:
         """A piece with *rows* in hand, all there are, or a range to be read when *rows* is None.
 
-        *window* numbers the windows as they were taken in; one that is stored already has 0.
+        *slots* are a ``Part``'s. *window* numbers the windows as they were taken in; one that is stored already has 0.
         """
         self.lo = lo
         self.hi = hi
@@ -129,6 +132,7 @@ class Piece:
         """What the range holds, where that is known and nothing of it was read."""
         self.beside: list[tuple[Stream, Piece]] | None = None
         """Those that are worth reading along with this one, itself among them, while nothing of it was read."""
+        self.slots = slots
         self.window = window
         self._sent: list[Sent] = []
 
@@ -192,8 +196,9 @@ class Piece:
         """One range for this piece and a *later* one, both untouched and with none of the lane's between them."""
         mine, others = self._extent(), later._extent()
         extent = None if mine is None or others is None else Extent(*map(sum, zip(mine, others, strict=True)))
+        slots = None if self.slots is None or later.slots is None else self.slots | later.slots
         after, z = min(self.after, later.after), max(self.z, later.z)
-        return Piece(self.lo, later.hi, after, z, extent=extent, window=self.window)
+        return Piece(self.lo, later.hi, after, z, extent=extent, slots=slots, window=self.window)
 
     def _extent(self) -> Extent | None:
         """What an untouched piece holds, if that is known."""

@@ -36,7 +36,7 @@ def readable(piece: Piece, *, rows_max: int, bytes_max: int) -> Sequence[tuple[S
     chosen: list[tuple[Stream, Piece]] = []
     for stream, one in piece.beside or ():
         extent = one.unread
-        if extent is None or stream.held_until is not None or stream.current() is not one:
+        if extent is None or one.slots is None or stream.held_until is not None or stream.current() is not one:
             continue
         if not extent.fits(rows=rows_max, payload_bytes=bytes_max):
             continue

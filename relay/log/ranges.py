@@ -28,19 +28,21 @@ SELECT e.seq, {EVENT_COLUMNS} FROM (
 WHERE e.so_far - octet_length(e.payload) < %(bytes)s
 ORDER BY e.seq"""  # noqa: S608 (its parts are constants of this package)
 
+# By the slot, or all of them would be looked into for each lane.
 _RANGES: Final[LiteralString] = f"""
 SELECT w.number, e.* FROM unnest(
-    %(groups)s::text[], %(hashes)s::bigint[], %(tiers)s::smallint[], %(tenants)s::text[],
-    %(los)s::text[]::pg_snapshot[], %(his)s::text[]::pg_snapshot[], %(afters)s::bigint[], %(zs)s::bigint[]
-) WITH ORDINALITY AS w (group_name, tenant_hash, tier, tenant, lo, hi, after, z, number)
+    %s::integer[], %s::smallint[], %s::text[], %s::bigint[], %s::smallint[], %s::text[],
+    %s::text[]::pg_snapshot[], %s::text[]::pg_snapshot[], %s::bigint[], %s::bigint[]
+) AS w (number, slot, group_name, tenant_hash, tier, tenant, lo, hi, after, z)
 CROSS JOIN LATERAL (
     SELECT e.seq, {EVENT_COLUMNS} FROM outbox.event e
-    WHERE e.tenant_hash = w.tenant_hash AND e.seq > w.after AND e.seq <= w.z AND e.tier = w.tier AND e.tenant = w.tenant
+    WHERE e.slot = w.slot AND e.tenant_hash = w.tenant_hash AND e.seq > w.after AND e.seq <= w.z
+      AND e.tier = w.tier AND e.tenant = w.tenant
       AND NOT pg_visible_in_snapshot(e.xid, w.lo) AND pg_visible_in_snapshot(e.xid, w.hi)
       AND NOT coalesce(e.ordering_key IS NOT NULL AND e.ledger_at < (
           SELECT g.started_at FROM outbox.consumer_group g
           WHERE g.group_name = w.group_name AND w.lo::text = '1:1:'), false)
-    ORDER BY e.seq OFFSET 0
+    OFFSET 0
 ) e ORDER BY w.number, e.seq"""  # noqa: S608 (its parts are constants of this package)
 
 
@@ -69,21 +71,29 @@ async def rows_of(connection: Connection, stream: Stream, piece: Piece, after: i
 async def rows_of_all(
     connection: Connection, pieces: Sequence[tuple[Stream, Piece]], *, within_s: float
 ) -> Sequence[Sequence[Row]]:
-    """Read all rows of each of *pieces*, of which nothing was read, in one go."""
-    lanes = [stream.lane for stream, _ in pieces]
-    parameters = {
-        "groups": texts([lane.group for lane in lanes]),
-        "hashes": numbers([stream.tenant_hash for stream, _ in pieces]),
-        "tiers": numbers([int(lane.tier) for lane in lanes]),
-        "tenants": texts([lane.tenant for lane in lanes]),
-        "afters": numbers([piece.after for _, piece in pieces]),
-        "zs": numbers([piece.z for _, piece in pieces]),
-        "los": texts([piece.lo for _, piece in pieces]),
-        "his": texts([piece.hi for _, piece in pieces]),
-    }
+    """Read all rows of each of *pieces*, of which nothing was read and the slots are known, in one go."""
+    asked = [(number, slot, *one) for number, one in enumerate(pieces) for slot in _slots(one[1])]
+    lanes = [stream.lane for _, _, stream, _ in asked]
+    parameters = (
+        numbers([number for number, _, _, _ in asked]),
+        numbers([slot for _, slot, _, _ in asked]),
+        texts([lane.group for lane in lanes]),
+        numbers([stream.tenant_hash for _, _, stream, _ in asked]),
+        numbers([int(lane.tier) for lane in lanes]),
+        texts([lane.tenant for lane in lanes]),
+        texts([piece.lo for _, _, _, piece in asked]),
+        texts([piece.hi for _, _, _, piece in asked]),
+        numbers([piece.after for _, _, _, piece in asked]),
+        numbers([piece.z for _, _, _, piece in asked]),
+    )
     found: list[list[Row]] = [[] for _ in pieces]
     async with deadline(connection, within_s), connection.cursor(binary=True) as cursor:
         await cursor.execute(_RANGES, parameters)
         for row in await cursor.fetchall():
-            found[row[0] - 1].append(Row(row[1], event_of(row[2:])))
+            found[row[0]].append(Row(row[1], event_of(row[2:])))
     return found
+
+
+def _slots(piece: Piece) -> list[int]:
+    assert piece.slots is not None  # noqa: S101 (what relay.decide.together chooses has them)
+    return [slot for slot in range(piece.slots.bit_length()) if piece.slots >> slot & 1]

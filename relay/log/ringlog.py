@@ -52,7 +52,7 @@ SELECT CASE WHEN e.seq IS NULL OR e.seq = t.first_seq THEN s.hi::text END, t.is_
        e.*
 FROM s CROSS JOIN t LEFT JOIN (
     SELECT e.* FROM w CROSS JOIN LATERAL (
-        SELECT e.seq, e.bucket, e.tenant_hash, {EVENT_COLUMNS} FROM outbox.event e
+        SELECT e.seq, e.bucket, e.tenant_hash, e.slot, {EVENT_COLUMNS} FROM outbox.event e
         WHERE e.slot = w.slot AND e.tenant_hash = w.tenant_hash AND e.seq = w.seq OFFSET 0
     ) e WHERE NOT (SELECT is_large FROM t)
 ) e ON true
@@ -70,10 +70,11 @@ WITH s AS MATERIALIZED (
 
 _SURVEY: Final[LiteralString] = f"""
 WITH s AS MATERIALIZED (SELECT %(hi)s::pg_snapshot AS hi)
-SELECT tier, tenant, tenant_hash, bucket, min(seq) - 1, max(seq), count(*), sum(size)::bigint FROM (
-    SELECT tier, tenant, tenant_hash, bucket, seq, octet_length(payload) AS size {_SINCE}
+SELECT tier, tenant, tenant_hash, bucket, min(seq) - 1, max(seq), count(*), sum(size)::bigint,
+       CASE WHEN max(slot) < 63 THEN bit_or(1::bigint << slot) END FROM (
+    SELECT tier, tenant, tenant_hash, bucket, slot, seq, octet_length(payload) AS size {_SINCE}
     UNION ALL
-    SELECT tier, tenant, tenant_hash, bucket, seq, octet_length(payload) AS size {_RUNNING_THEN}
+    SELECT tier, tenant, tenant_hash, bucket, slot, seq, octet_length(payload) AS size {_RUNNING_THEN}
 ) w GROUP BY tier, tenant, tenant_hash, bucket"""  # noqa: S608 (its parts are constants of this package)
 
 # A stored stream stands at its own snapshot: what its lane has got since is found for all of them in one pass,
@@ -188,8 +189,8 @@ async def survey(
     async with deadline(connection, within_s), connection.cursor(binary=True) as cursor:
         await cursor.execute(_SURVEY, {"lo": lo, "hi": hi, "buckets": list(buckets)})
         return [
-            Part(TIERS[tier], tenant, hashed, bucket, after, z, None, Extent(rows, size))
-            for tier, tenant, hashed, bucket, after, z, rows, size in await cursor.fetchall()
+            Part(TIERS[tier], tenant, hashed, bucket, after, z, None, Extent(rows, size), slots)
+            for tier, tenant, hashed, bucket, after, z, rows, size, slots in await cursor.fetchall()
         ]
 
 
@@ -226,13 +227,14 @@ def as_window(rows: Sequence[tuple[Any, ...]]) -> Window:
 def _parts(rows: Sequence[tuple[Any, ...]]) -> list[Part]:
     """One part per tier and tenant, from a window's rows in ``seq`` order."""
     by_tenant: dict[tuple[int, str], tuple[int, int, list[Row]]] = {}
+    slots = sum([1 << slot for slot in {row[9] for row in rows}])
     for row in rows:
-        event = event_of(row[9:])
+        event = event_of(row[10:])
         mine = by_tenant.get((event.tier, event.tenant))
         if mine is None:
             mine = by_tenant[event.tier, event.tenant] = (row[8], row[7], [])
         mine[2].append(Row(row[6], event))
     return [
-        Part(TIERS[tier], tenant, hashed, bucket, mine[0].seq - 1, mine[-1].seq, mine)
+        Part(TIERS[tier], tenant, hashed, bucket, mine[0].seq - 1, mine[-1].seq, mine, slots=slots)
         for (tier, tenant), (hashed, bucket, mine) in by_tenant.items()
     ]

@@ -82,7 +82,7 @@ def _in_transaction_order(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = ringlog._WINDOW
     planted = whole.replace("        SELECT e.seq, e.bucket,", "        SELECT e.xid, e.seq, e.bucket,")
     planted = planted.replace(
-        "       e.*\nFROM s CROSS", "       e.seq, e.bucket, e.tenant_hash, " + EVENT_COLUMNS + "\nFROM s CROSS"
+        "       e.*\nFROM s CROSS", "       e.seq, e.bucket, e.tenant_hash, e.slot, " + EVENT_COLUMNS + "\nFROM s CROSS"
     )
     planted = planted.replace("ORDER BY e.seq", "ORDER BY e.xid, e.seq")
     assert planted.count("e.xid") == 2

@@ -72,6 +72,20 @@ async def test_a_crash_in_the_midst_of_it_loses_nothing_and_repeats_at_most_the_
         assert list(dict.fromkeys(queued(broker, tenant))) == events[tenant]
 
 
+async def test_one_whose_lanes_have_rows_in_two_slots_of_the_log_is_published_whole_and_in_order(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    async with running(url, broker, limits=LIMITS) as relay:
+        await relay.owns()
+        events = {tenant: emit(app, tenant, count=EACH) for tenant in TENANTS}
+        app.execute("update outbox.event set slot = (slot + 1) % 16 where seq % 2 = 0")
+        app.commit()
+        await all_arrived(broker, events)
+        assert relay.gauges.surveys
+    for tenant in TENANTS:
+        assert queued(broker, tenant) == events[tenant]
+
+
 async def test_a_silent_lane_in_it_gets_its_row_and_holds_back_no_other(
     url: str, app: App, broker: InProcessBroker
 ) -> None:

@@ -10,7 +10,7 @@ from outbox.naming import Lane, bucket_of, tenant_hash
 from relay.decide.pieces import Piece, Stream
 from relay.log import ranges, replays, ringlog, store
 from relay.log.ringlog import Bounds
-from tests.integration.relay.running import App, emit
+from tests.integration.relay.running import App, emit, value
 from tests.support.plans import plan_of
 
 BOUNDS = Bounds(rows=1000, bytes=1 << 24, seconds=10.0)
@@ -43,7 +43,7 @@ async def test_plans_made_on_empty_partitions_stay_right_when_these_are_full(
     stream = Stream(
         lane=Lane(group="default", tier=Tier.BULK, tenant=tenant), tenant_hash=hashed, bucket=bucket_of(hashed)
     )
-    piece = Piece(lo="1:1:", hi=lo, after=0, z=1 << 40)
+    piece = Piece(lo="1:1:", hi=lo, after=0, z=1 << 40, slots=1)
     for _ in range(10):  # beyond the number of runs after which a server may choose a generic plan
         await ringlog.window(connection, lo, None, EVERY, BOUNDS, look_as=ringlog.Look(token=1, relays=1))
         await ranges.rows_of(connection, stream, piece, 0, BOUNDS)
@@ -68,9 +68,10 @@ async def test_plans_made_on_empty_partitions_stay_right_when_these_are_full(
     of_lane = 200 + 10
     arguments = f"{hashed}, 0, {1 << 40}, 2, '{tenant}', '1:1:', '{hi}', 'default', 1000, 16777216"
     check(await plan_of(connection, "so_far", arguments), index="_tenant", rows_max=of_lane)
-    of = f"'{{default}}', '{{{hashed}}}', '{{2}}', '{{{tenant}}}'"
+    slot = value(app, "select outbox.current_slot()")
+    of = f"'{{0}}', '{{{slot}}}', '{{default}}', '{{{hashed}}}', '{{2}}', '{{{tenant}}}'"
     arguments = f"{of}, '{{\"1:1:\"}}', '{{\"{hi}\"}}', '{{0}}', '{{{1 << 40}}}'"
-    check(await plan_of(connection, "WITH ORDINALITY AS w", arguments), index="_tenant", rows_max=of_lane)
+    check(await plan_of(connection, "AS w (number, slot", arguments), index="_tenant", rows_max=of_lane)
     await store.close(connection)
 
 

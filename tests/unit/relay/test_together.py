@@ -9,7 +9,7 @@ MOST = Extent(10, 1000)
 
 def stream(tenant: str, rows: int, *, payload_bytes: int = 1, tier: Tier = Tier.STANDARD) -> Stream:
     one = Stream(lane=Lane("default", tier, tenant), tenant_hash=1, bucket=1)
-    one.add(Piece("a", "b", 0, 1 << 40, extent=Extent(rows, payload_bytes)))
+    one.add(Piece("a", "b", 0, 1 << 40, extent=Extent(rows, payload_bytes), slots=1))
     return one
 
 
