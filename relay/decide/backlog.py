@@ -241,16 +241,19 @@ class Backlog:
         unsettled = {
             place: self._unsettled_of(place, streams)
             for place, streams in self._streams_of.items()
-            if place not in kept
+            if streams and place not in kept
         }
         return {place: streams for place, streams in unsettled.items() if streams}
 
     def _unsettled_of(self, place: Place, streams: dict[StreamKey, Stream]) -> dict[StreamKey, Stream]:
         unsettled: dict[StreamKey, Stream] = {}
         idle: list[StreamKey] = []
+        ended = self._ended.get(place)
         for key, stream in streams.items():
-            for piece in stream.drop_done():
-                self._ended.setdefault(place, Counter())[piece.window] += piece.taken
+            for piece in stream.drop_done() if stream.pieces else ():
+                if ended is None:
+                    ended = self._ended[place] = Counter()
+                ended[piece.window] += piece.taken
             if stream.pieces:
                 unsettled[key] = stream
             elif stream.is_idle:
@@ -263,8 +266,10 @@ class Backlog:
         """Forget what bases will be past of pieces that are gone; return how many rows each place still has of them."""
         left: dict[Place, int] = {}
         for place in [place for place in self._ended if place not in kept]:
-            latest = stops[place].latest if place in stops else _ALL
-            rows_at = Counter({at: rows for at, rows in self._ended.pop(place).items() if at > latest})
+            ended = self._ended.pop(place)
+            if place not in stops:
+                continue
+            rows_at = Counter({at: rows for at, rows in ended.items() if at > stops[place].latest})
             if rows_at:
                 self._ended[place] = rows_at
                 left[place] = rows_at.total()

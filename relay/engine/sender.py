@@ -139,20 +139,20 @@ class Sender:
 
         Before more than *rows_max* rows comes what was committed meanwhile.
         """
-        limits = self._limits
+        limits, turns = self._limits, self._turns
         batch: list[Sent] = []
         served: set[Stream] = set()
         room = min(limits.window - self._backlog.unpersisted, limits.batch, rows_max)
         room_bytes = limits.batch_bytes
-        while room > 0 and room_bytes > 0 and (stream := self._turns.take(but=served)) is not None:
-            taken = await self._take(stream, room=room, room_bytes=room_bytes)
-            self._turns.charge(stream, stream.lane.tier, len(taken))
+        while room > 0 and room_bytes > 0 and (stream := turns.take(but=served)) is not None:
             served.add(stream)
-            self._backlog.published(stream, len(taken))
-            batch += taken
-            room -= len(taken)
-            room_bytes -= sum([sent.row.size_bytes for sent in taken])
+            taken = await self._take(stream, room=room, room_bytes=room_bytes)
+            turns.charge(stream, stream.lane.tier, len(taken))
             if taken:
+                self._backlog.published(stream, len(taken))
+                batch += taken
+                room -= len(taken)
+                room_bytes -= sum([sent.row.size_bytes for sent in taken])
                 self._offer(stream)
         if batch:
             await self._send(batch)
