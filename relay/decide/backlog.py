@@ -250,7 +250,7 @@ class Backlog:
         idle: list[StreamKey] = []
         ended = self._ended.get(place)
         for key, stream in streams.items():
-            for piece in stream.drop_done() if stream.pieces else ():
+            for piece in stream.drop_done():
                 if ended is None:
                     ended = self._ended[place] = Counter()
                 ended[piece.window] += piece.taken

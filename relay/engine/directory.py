@@ -171,9 +171,7 @@ class Directory:
 
     async def interrupted(self) -> None:
         """The connection is lost: what was asked is asked again on the next."""
-        asking = [question.answer for question in self._questions()]
-        if self._announcing is not None:
-            asking.append(self._announcing)
+        asking = self.beside
         self._to_announce.extendleft(reversed(self._announced))
         self._asking = self._asking_apart = self._announcing = None
         self._announced = ()

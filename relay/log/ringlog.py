@@ -68,6 +68,7 @@ WITH s AS MATERIALIZED (
     LIMIT %(rows)s + 1
 ), {BODIES}"""
 
+# Slots as bits, or as nobody knows where a ring has more of them than a number has bits.
 _SURVEY: Final[LiteralString] = f"""
 WITH s AS MATERIALIZED (SELECT %(hi)s::pg_snapshot AS hi)
 SELECT tier, tenant, tenant_hash, bucket, min(seq) - 1, max(seq), count(*), sum(size)::bigint,
