@@ -21,6 +21,10 @@ from tests.support.engine import GROUP, TYPE, Rig, an_event, memory_rig
 from tests.support.wait import until
 
 SCOPE = (None, TYPE)
+WAITING = """
+    SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+    WHERE d.datname = current_database() AND NOT l.granted
+"""
 
 
 class OrderPlaced(EventModel, type=TYPE):
@@ -190,6 +194,47 @@ async def test_with_one_permit_for_several_processes_it_goes_round(rig: Rig) -> 
     await rig.publish(*(an_event(number, tenant=f"t{number % 4}") for number in range(400)))
     await rig.until(lambda: all(one.done for one in watched), deadline_s=30)
     assert watched[0].most["all"] == 1
+
+
+async def test_what_started_while_permits_were_dealt_is_counted(
+    rig: Rig, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consumer.decide.permits.LINGER_S", 60.0)  # it keeps two though it needs one
+    may_end = {number: asyncio.Event() for number in (1, 2, 3)}
+    running = set()
+
+    @rig.consumer.on(OrderPlaced, limits=[Cap(2, scope="fleet")], name="handle")
+    async def handle(event: OrderPlaced, ctx: Context) -> None:
+        running.add(event.order_id)
+        await may_end[event.order_id].wait()
+        running.discard(event.order_id)
+
+    await rig.start()
+    await rig.publish(an_event(1), an_event(2))
+    await rig.until(lambda: running == {1, 2})
+    may_end[1].set()
+    await rig.until(lambda: rig.value("SELECT count(*) FROM consumer.ledger WHERE state = 'done'") == 1)
+
+    rival, other = await connect(), uuid4()
+    await permits.register(rival, GROUP, other, host="here", pid=1)
+    # A deal waits at each of its two statements. At the first of them it has one event to run, and then a second.
+    for step in range(3):
+        async with rival.transaction():
+            assert await permits.hold(rival, GROUP, other, [an_ask(1, most=2)]) == {SCOPE: 0}
+            await rival.execute("LOCK TABLE consumer.permit IN ACCESS EXCLUSIVE MODE")
+            await rig.until(lambda: rig.value(WAITING) == 1)
+            if step == 0:
+                await rig.publish(an_event(3))
+                await rig.until(lambda: running == {2, 3})
+    may_end[2].set()
+
+    async def has_one() -> bool:
+        return await permits.hold(rival, GROUP, other, [an_ask(1, most=2)]) == {SCOPE: 1}
+
+    await until(has_one, what="the rival to get what is free now")
+    assert running == {3}
+    may_end[3].set()
+    await rig.until_settled()
 
 
 async def test_permits_of_a_process_that_crashed_come_free_and_its_events_are_handled(rig: Rig) -> None:
