@@ -7,8 +7,9 @@ import pytest
 
 from outbox.event import Tier
 from outbox.naming import Lane, bucket_of, tenant_hash
+from relay.decide.backlog import Positions
 from relay.decide.pieces import Piece, Stream
-from relay.log import ranges, replays, ringlog, store
+from relay.log import positions, ranges, replays, ringlog, store
 from relay.log.ringlog import Bounds
 from tests.integration.relay.running import App, emit, value
 from tests.support.plans import plan_of
@@ -110,6 +111,41 @@ async def test_a_replay_reads_no_more_of_a_full_log_than_goes_into_its_chunk(url
     )
     check(await plan_of(connection, "w.before", arguments), index="_tenant", rows_max=50)
     await store.close(connection)
+
+
+async def test_lanes_that_caught_up_are_looked_up_by_key_though_the_server_believes_there_are_few(
+    url: str, app: App
+) -> None:
+    """Analysed while nearly empty, many lanes' positions were compared with as many lanes' names, each with each."""
+    count = 1000
+    app.autocommit = True
+    _fall_behind(app, count)
+    app.execute("delete from outbox.stream where tenant <> %s", (str(count),))
+    app.execute("vacuum analyze outbox.stream")
+    connection = await store.connect(url, store.FIXED_PLANS, connect_s=5.0, statement_s=10.0)
+    for lanes in (1, count):
+        _fall_behind(app, lanes)
+        caught_up = [("default", Tier.STANDARD, str(number)) for number in range(1, lanes + 1)]
+        moved = Positions(bases=(), streams=(), caught_up=caught_up, settled=0, settled_of={})
+        await positions.persist(connection, 1, moved, positions.Findings(), owned=0, within_s=5.0)
+    assert value(app, "select count(*) from outbox.stream") == 0
+
+    _fall_behind(app, count)
+    names = ",".join(str(number) for number in range(1, count + 1))
+    each = f"'{{{','.join(['default'] * count)}}}', '{{{','.join(['1'] * count)}}}', '{{{names}}}'"
+    plan = await plan_of(connection, "DELETE FROM outbox.stream", each)
+    assert sum(node.get("Rows Removed by Join Filter", 0) for node in plan) == 0
+    found = [node["Actual Rows"] * node["Actual Loops"] for node in plan if node.get("Relation Name") == "stream"]
+    assert max(found) == count
+    await store.close(connection)
+
+
+def _fall_behind(app: App, lanes: int) -> None:
+    app.execute(
+        "insert into outbox.stream (group_name, tier, tenant, tenant_hash, bucket, lo, hi, after, z)"
+        " select 'default', 1, n, n, 1, '1:1:', '1:1:', 0, 1 from generate_series(1, %s) n on conflict do nothing",
+        (lanes,),
+    )
 
 
 def _fill(app: App, events: int) -> None:
