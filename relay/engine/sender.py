@@ -13,7 +13,7 @@ import structlog
 from outbox.backoff import Jitter, backoff_s
 from outbox.errors import BrokerUnavailable
 from relay.decide.holdings import Holdings
-from relay.decide.pieces import Piece, Retry, Row, Sent, Stream
+from relay.decide.pieces import Retry, Row, Sent, Stream
 from relay.decide.together import readable
 from relay.decide.turns import WEIGHTS
 from relay.engine.directory import Directory
@@ -146,7 +146,11 @@ class Sender:
         room_bytes = limits.batch_bytes
         while room > 0 and room_bytes > 0 and (stream := turns.take(but=served)) is not None:
             served.add(stream)
-            taken = await self._take(stream, room=room, room_bytes=room_bytes)
+            bytes_max = min(limits.chunk_bytes, room_bytes)
+            rows_max = self._rows_max(stream, room)
+            taken = stream.take(rows_max=rows_max, bytes_max=bytes_max) if rows_max > 0 else []
+            while rows_max > 0 and not taken and await self._read(stream, rows_max, room=room, bytes_max=bytes_max):
+                taken = stream.take(rows_max=rows_max, bytes_max=bytes_max)
             turns.charge(stream, stream.lane.tier, len(taken))
             if taken:
                 self._backlog.published(stream, len(taken))
@@ -239,41 +243,34 @@ class Sender:
         self._outcomes.reconnected()
         self._flight.resumed(now)
 
-    async def _take(self, stream: Stream, *, room: int, room_bytes: int) -> list[Sent]:
-        """The rows of one turn; none where the lane must wait, and it is offered again when it need not."""
-        piece = stream.current()
-        if piece is None or stream.held_until is not None or self._is_leaving(stream):
-            return []
+    def _rows_max(self, stream: Stream, room: int) -> int:
+        """How many rows the lane may have of its turn; none where it must wait, and is offered again when it need not.
+
+        One row may go to a lane that is not proven, and the rest of a turn as soon as that is confirmed.
+        """
+        if not stream.has_more or stream.held_until is not None or self._is_leaving(stream):
+            return 0
         if not self._directory.is_open(stream.lane):
             self._directory.want(stream)
-            return []
-        allowed = self._allowed(stream)
-        rows_max = min(self._limits.chunk, room, allowed - stream.outstanding)
-        if rows_max <= 0:
-            return []
-        bytes_max = min(self._limits.chunk_bytes, room_bytes)
-        if piece.read_after is not None:
-            if stream.outstanding > allowed // 2:
-                # A read for a few rows costs as much as one for many; the next confirm offers the lane again.
-                return []
-            # One row may go to a lane that is not proven, and the rest of a turn as soon as that is confirmed. Nor is
-            # a read worth while for the few that are left of a window: the rest is in hand when there is room again.
-            least = self._limits.chunk // 8 if self._flight.is_proven(stream.lane) else min(self._limits.chunk, room)
-            rows = max(rows_max, least)
-            await self._read(stream, piece, rows_max=rows, bytes_max=bytes_max)
-        taken = stream.take(rows_max=rows_max, bytes_max=bytes_max)
-        if not taken and stream.has_more:
-            # An exhausted range with another piece behind it: its turn is not over.
-            return await self._take(stream, room=room, room_bytes=room_bytes)
-        return taken
+            return 0
+        return min(self._limits.chunk, room, self._allowed(stream) - stream.outstanding)
 
-    async def _read(self, stream: Stream, piece: Piece, *, rows_max: int, bytes_max: int) -> None:
+    async def _read(self, stream: Stream, rows_max: int, *, room: int, bytes_max: int) -> bool:
+        """Read on where a range is next; False where none is, or where it is better to wait."""
+        piece = stream.current()
+        if piece is None or stream.outstanding > self._allowed(stream) // 2:
+            # A read for a few rows costs as much as one for many; the next confirm offers the lane again.
+            return False
         await self._keep()
         several = readable(piece, rows_max=self._limits.batch, bytes_max=self._limits.chunk_bytes)
         if len(several) > 1:
             await self._reader.fill_all(several)
         else:
-            await self._reader.fill(stream, piece, rows_max=rows_max, bytes_max=bytes_max)
+            # Nor is it worth while for the few that are left of a window: the rest is in hand when there is room again.
+            is_proven = self._flight.is_proven(stream.lane)
+            rows_min = self._limits.chunk // 8 if is_proven else min(self._limits.chunk, room)
+            await self._reader.fill(stream, piece, rows_max=max(rows_max, rows_min), bytes_max=bytes_max)
+        return True
 
     def _allowed(self, stream: Stream) -> int:
         """How many rows the lane may have with the broker."""

@@ -48,14 +48,13 @@ class Confirms:
 
     def settled(self, delivery_tag: int, *, is_multiple: bool, is_ack: bool) -> Sequence[Settlement]:
         """What the broker's ack or nack of *delivery_tag* says, in publishing order."""
-        if not is_multiple:
-            first = delivery_tag
-        elif delivery_tag:
-            first = self._settled_to + 1
-            self._settled_to = max(self._settled_to, delivery_tag)
-        else:  # the protocol's way to say "all of them"
-            first, delivery_tag = self._settled_to + 1, self._last
-            self._settled_to = delivery_tag
+        if not is_multiple:  # most often
+            outgoing = self._unsettled.pop(delivery_tag, None)
+            return [] if outgoing is None else [self._settlement(delivery_tag, outgoing.tag, is_ack=is_ack)]
+        first = self._settled_to + 1
+        if not delivery_tag:  # the protocol's way to say "all of them"
+            delivery_tag = self._last
+        self._settled_to = max(self._settled_to, delivery_tag)
         settlements: list[Settlement] = []
         for each in range(first, delivery_tag + 1):
             outgoing = self._unsettled.pop(each, None)

@@ -40,6 +40,10 @@ _confirm: Final = struct.Struct(">IQB").unpack_from
 _CONFIRM_BYTES: Final = 13
 _ACK: Final = commands.Basic.Ack.index
 _NACK: Final = commands.Basic.Nack.index
+# Nearly all that arrives, and all of one shape: head, delivery tag, bits, end.
+_ACK_HEAD: Final = struct.pack(">BHII", _METHOD, CHANNEL, _CONFIRM_BYTES, _ACK)
+_acks: Final = struct.Struct(f">{len(_ACK_HEAD)}sQBx").iter_unpack
+_ACK_BYTES: Final = _CONFIRM_BYTES + _OVERHEAD_BYTES
 _OF_CONNECTION: Final = frozenset(
     method.index for method in (commands.Connection.Blocked, commands.Connection.Unblocked, commands.Connection.Close)
 )
@@ -148,9 +152,12 @@ class Tap(asyncio.StreamReaderProtocol):
                 break
             if channel == CHANNEL:
                 self._pass(data[client_from:at])
-                client_from = after
                 taken += 1
-                self._take(data, at, after)
+                if data.startswith(_ACK_HEAD, at):
+                    after = self._take_acks(data, at)
+                else:
+                    self._take(data, at, after)
+                client_from = after
             elif channel == 0 and kind == _METHOD and _method(data, at + _PAYLOAD_AT)[0] in _OF_CONNECTION:
                 self._tell(data[at:after], self._listener.overheard)
             at = after
@@ -165,11 +172,21 @@ class Tap(asyncio.StreamReaderProtocol):
             self._client_heard_at = self.heard_at
             super().data_received(frames)
 
+    def _take_acks(self, data: bytes, at: int) -> int:
+        """Hand out the whole acks that follow each other from *at* on, and return where the last one ends."""
+        whole = (len(data) - at) // _ACK_BYTES * _ACK_BYTES
+        for head, delivery_tag, bits in _acks(memoryview(data)[at : at + whole]):
+            if head != _ACK_HEAD:
+                break
+            self._listener.confirmed(delivery_tag, is_multiple=bool(bits & 1), is_ack=True)
+            at += _ACK_BYTES
+        return at
+
     def _take(self, data: bytes, at: int, after: int) -> None:
         if after - at == _CONFIRM_BYTES + _OVERHEAD_BYTES:
             method, delivery_tag, bits = _confirm(data, at + _PAYLOAD_AT)
-            if method in (_ACK, _NACK):
-                self._listener.confirmed(delivery_tag, is_multiple=bool(bits & 1), is_ack=method == _ACK)
+            if method == _NACK:
+                self._listener.confirmed(delivery_tag, is_multiple=bool(bits & 1), is_ack=False)
                 return
         self._tell(data[at:after], self._listener.arrived)
 
