@@ -151,16 +151,15 @@ class Directory:
         Raises:
             BrokerUnavailable: the connection is lost; call ``interrupted``.
         """
-        answers: list[Answer] = []
-        if self._asking is not None and self._asking.answer.done():
-            answers += await self._answered(self._asking)
-            self._asking = None
-        if self._asking_apart is not None and self._asking_apart.answer.done():
-            answers += await self._answered(self._asking_apart)
-            self._asking_apart = None
+        answered = [question for question in self._questions() if question.answer.done()]
+        # What failed speaks first: nobody would hear of an answer that was taken in before.
+        faults = [fault for question in answered for fault in question.answer.result()]
         if self._announcing is not None and self._announcing.done():
             self._told(self._announcing.result())
             self._announcing = None
+        answers = await self._take_in([stream for question in answered for stream in question.streams], faults)
+        self._asking = None if self._asking in answered else self._asking
+        self._asking_apart = None if self._asking_apart in answered else self._asking_apart
         self._call_the_roll(now)
         self._go_on_asking()
         if self._announcing is None and self._to_announce:
@@ -206,14 +205,9 @@ class Directory:
         declaring = self._topology.declare([stream.lane for stream in streams], patience_s=patience_s)
         return _Question(streams=streams, answer=asyncio.ensure_future(declaring))
 
-    async def _answered(self, question: _Question) -> Sequence[Answer]:
-        by_lane = {fault.lane: fault for fault in question.answer.result()}
-        answers = [
-            Answer(stream=stream, fault=by_lane.get(stream.lane))
-            for stream in question.streams
-            if stream in self._wanted
-        ]
-        standing = [stream.lane for stream in question.streams if stream.lane not in by_lane]
+    async def _take_in(self, asked: Sequence[Stream], faults: Sequence[LaneFault]) -> Sequence[Answer]:
+        by_lane = {fault.lane: fault for fault in faults}
+        standing = [stream.lane for stream in asked if stream.lane not in by_lane]
         if standing:
             # Written down before anybody is told, so that no lane is known to a group and not to us.
             async with self._sessions.writing() as connection:
@@ -222,11 +216,13 @@ class Directory:
         self._recorded.update(standing)
         self._declared.update(standing)
         self._doubted.difference_update(standing)
-        self._silent -= {stream.lane for stream in question.streams}
-        self._silent |= {fault.lane for fault in by_lane.values() if fault.is_silent}
-        for stream in question.streams:
-            self._wanted.pop(stream, None)
-        return answers
+        self._silent -= {stream.lane for stream in asked}
+        self._silent |= {fault.lane for fault in faults if fault.is_silent}
+        # Only now, since buckets may have gone to another while that was written.
+        still_wanted = [stream for stream in asked if stream in self._wanted]
+        for stream in still_wanted:
+            del self._wanted[stream]
+        return [Answer(stream=stream, fault=by_lane.get(stream.lane)) for stream in still_wanted]
 
     def _told(self, faults: Sequence[LaneFault]) -> None:
         for fault in faults:

@@ -33,6 +33,8 @@ class FaultyPublisher:
         self.sent: list[Outgoing] = []
         self.opens = 0
         self.announced: list[Announcement] = []
+        self.announcing_fails: asyncio.Event | None = None
+        """Once this is set, the next announcement fails, as the connection does."""
         self.called: set[str] = set()
         self._silent_tags: set[int] = set()
         self._late: list[Settlement] = []
@@ -87,6 +89,10 @@ class FaultyPublisher:
         return [*faults, *await self._memory.declare([lane for lane in lanes if lane not in refused])]
 
     async def announce(self, announcements: Sequence[Announcement]) -> Sequence[LaneFault]:
+        if self.announcing_fails is not None:
+            await self.announcing_fails.wait()
+            self.announcing_fails = None
+            raise BrokerUnavailable("faulty publisher: want a directory that answers, got none")
         self.announced += announcements
         return await self._memory.announce(announcements)
 

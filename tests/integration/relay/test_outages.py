@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import replace
 
+import psycopg
+
 from outbox.inprocess import InProcessBroker
 from relay.ports import Category, LaneFault
 from tests.integration.relay.faulty_publisher import FaultyPublisher
@@ -49,6 +51,29 @@ async def test_what_a_cut_leaves_unknown_is_sent_again_in_order_before_anything_
         sent = [outgoing.event.id for outgoing in publisher.sent]
         assert sent == [*first, *events, *events, *later]
         assert relay.gauges.broker_losses == 1
+
+
+async def test_a_lane_that_stands_gets_its_events_though_the_connection_is_lost_while_that_is_written_down(
+    url: str, app: App, broker: InProcessBroker
+) -> None:
+    publisher = FaultyPublisher(broker)
+    has_to_fail = publisher.announcing_fails = asyncio.Event()
+    with psycopg.connect(url) as other:
+        async with running(url, broker, publisher=publisher, limits=replace(QUICK, lease_s=15.0)) as relay:
+            first = emit(app, "first")
+            app.commit()
+            await arrived(broker, first, "first")
+            other.execute("lock table outbox.lane in share row exclusive mode")
+            events = emit(app, "second")
+            app.commit()
+            is_waiting = "select count(*) from pg_locks where relation = 'outbox.lane'::regclass and not granted"
+            await until(lambda: value(app, is_waiting) == 1, what="the second lane to be written down")
+            app.rollback()
+            has_to_fail.set()
+            await until(lambda: publisher.announcing_fails is None, what="the announcement of the first to fail")
+            other.rollback()
+            await arrived(broker, events, "second")
+            assert relay.gauges.broker_losses == 1
 
 
 async def test_confirms_that_never_come_have_a_deadline_after_which_the_connection_is_replaced(
