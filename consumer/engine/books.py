@@ -234,11 +234,13 @@ class Books:
         if pending:
             failed = next((fate for fate in pending if fate.what is not None), None)
             is_retry = any(fate.reason is Reason.RETRY for fate in pending)
+            # The ledger has it as dead until it is tried: without being a replay it would never be.
+            is_replay = item.is_replay and any(fate.reason is Reason.HELD for fate in pending)
             row = NewWork(
                 group=self._group,
                 event_id=event.id,
                 stored=item.stored(),
-                reason=Reason.RETRY if is_retry else Reason.HELD,
+                reason=Reason.REPLAY if is_replay else Reason.RETRY if is_retry else Reason.HELD,
                 # The longest: a wait that another system asked for is never cut short.
                 delay_s=max(fate.wait_s for fate in pending),
                 attempts=max(fate.attempts for fate in pending),

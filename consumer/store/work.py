@@ -77,10 +77,12 @@ class WorkRow:
 
 
 async def put(connection: Connection, rows: Iterable[NewWork], *, owner: UUID | None = None) -> frozenset[UUID]:
-    """Write *rows* in the caller's transaction, each new or over the one there is; nobody owns them afterwards.
+    """Write *rows* in the caller's transaction, each new or over *owner*'s; nobody owns them afterwards.
 
-    A row that belongs to another process than *owner* stays as it is: that process has the event. So every
-    event of *rows* has a work row when this returns. Returns the events of which it is now as asked.
+    What another delivery of an event has written waits for handlers that this one knows nothing of: they are kept
+    beside those of the new row, and so are the longer wait and that it is a replay or a suspect. A row that belongs to
+    another process than *owner* stays as it is: that process has the event. So every event of *rows* has a work row
+    when this returns. Returns the events of which it is now as asked.
     """
     return await _write(connection, _PUT, rows, owner)
 
@@ -135,6 +137,12 @@ async def give_back(connection: Connection, group: str, *, owner: UUID, event_id
     values = {"group": group, "owner": owner, "events": None if event_ids is None else sorted(event_ids)}
     cursor = await fresh(connection, _GIVE_BACK, values)
     return cursor.rowcount
+
+
+async def owned(connection: Connection, group: str, *, owner: UUID) -> frozenset[UUID]:
+    """The events whose rows *owner* owns."""
+    cursor = await fresh(connection, _OWNED, {"group": group, "owner": owner})
+    return frozenset([event_id for (event_id,) in await cursor.fetchall()])
 
 
 async def make_due(connection: Connection, group: str, *, tenant: str, tier: Tier, key: str, number: int) -> bool:
@@ -254,8 +262,13 @@ _WRITE: Final = sql.SQL("""
         %s, %s::text[], %s, CASE WHEN %s THEN clock_timestamp() END, %s::integer, {places}
     )
     ON CONFLICT (group_name, event_id) DO UPDATE SET
-        reason = excluded.reason, due_at = excluded.due_at, attempts = excluded.attempts,
-        handlers = excluded.handlers, last_error = excluded.last_error, needs_version = excluded.needs_version,
+        reason = CASE WHEN w.owner IS NULL AND w.reason IN ('replay', 'suspect') THEN w.reason ELSE excluded.reason END,
+        due_at = CASE WHEN w.owner IS NULL AND w.reason IN ('retry', 'replay', 'suspect')
+            THEN greatest(w.due_at, excluded.due_at) ELSE excluded.due_at END,
+        handlers = CASE WHEN w.owner IS NOT NULL THEN excluded.handlers
+            WHEN w.handlers IS NOT NULL AND excluded.handlers IS NOT NULL
+            THEN ARRAY(SELECT n FROM unnest(w.handlers || excluded.handlers) n GROUP BY n ORDER BY n) END,
+        attempts = excluded.attempts, last_error = excluded.last_error, needs_version = excluded.needs_version,
         owner = NULL,
         failing_since = CASE WHEN excluded.reason <> 'retry' OR excluded.failing_since IS NOT NULL
             THEN coalesce(CASE WHEN w.reason <> 'replay' THEN w.failing_since END, excluded.failing_since) END
@@ -308,6 +321,8 @@ _GIVE_BACK: Final = """
         ORDER BY event_id FOR UPDATE
     ))
 """
+
+_OWNED: Final = "SELECT event_id FROM consumer.work WHERE owner = %(owner)s AND group_name = %(group)s"
 
 _AHEAD: Final = 10
 # Claims go by due time. A number that is not here ends the line: what is behind it would only come too early.

@@ -13,13 +13,16 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from consumer import Alert, AlertKind, Consumer, Context, DeadLetter, Drop, Outcome, Policy, Retry, Snooze
+from consumer.store import pruning, work
 from consumer.store.dead_list import DeadFilter
+from consumer.store.ledger import Entry, Ledger, State
 from outbox import Outbox, topology
 from outbox.event import EventModel, Ordering, Tier
 from outbox.wire import encode
 from tests.integration.consumer.conftest import Connect
 from tests.support.dead_letters import replay
 from tests.support.engine import GROUP, TYPE, MemoryQueues, Rig, an_event, announcement, lane_of, memory_rig
+from tests.support.waiting_events import new_work
 
 INSERT = text("INSERT INTO effect (note) VALUES (:note)")
 AT_ONCE = Policy(base_s=0.01, max_wait_s=0.02, budget=None, breaker=None)
@@ -121,6 +124,42 @@ async def test_of_two_handlers_the_one_that_failed_is_tried_again_and_the_other_
     assert runs == ["bill", "thank", "bill"]
 
 
+async def test_what_another_delivery_has_put_by_for_a_handler_outlives_the_failure_of_this_one(
+    rig: Rig, connect: Connect
+) -> None:
+    may_fail = asyncio.Event()
+    runs: list[str] = []
+
+    @rig.consumer.on(OrderPlaced, policy=AT_ONCE)
+    async def bill(event: OrderPlaced) -> None:
+        runs.append("bill")
+        if len(runs) == 1:
+            await may_fail.wait()
+            raise ConnectionError
+
+    @rig.consumer.on(OrderPlaced, policy=AT_ONCE)
+    async def thank(event: OrderPlaced) -> None:
+        runs.append("thank")
+
+    await rig.start()
+    event = an_event()
+    await rig.publish(event)
+    await rig.until(lambda: runs == ["bill"])
+    other = await connect()
+    async with other.transaction():
+        # What another process writes, to which it came again: one handler runs already, the other has failed there.
+        failed = [Entry(handler="thank", state=State.RETRY, attempts=1)]
+        await Ledger(group=GROUP, ring=await pruning.read_ring(other)).record(other, event, failed)
+        await work.put(other, [new_work(event, handlers=("bill", "thank"), delay_s=3600)])
+    may_fail.set()
+    await rig.until_settled()
+    assert rig.value("SELECT handlers FROM consumer.work") == ["bill", "thank"]
+    assert rig.value("SELECT due_at > clock_timestamp() + interval '1 minute' FROM consumer.work")
+    rig.execute("UPDATE consumer.work SET due_at = clock_timestamp()")
+    await rig.until(lambda: rig.states() == [("bill", "done", 2), ("thank", "done", 2)])
+    assert runs == ["bill", "bill", "thank"]
+
+
 async def test_a_snoozed_event_comes_back_uncharged(rig: Rig) -> None:
     attempts: list[int] = []
 
@@ -215,6 +254,27 @@ async def test_a_dead_letter_that_is_replayed_counts_its_attempts_anew(rig: Rig,
     await rig.until(lambda: rig.states() == [("bill", "done", 1)])
     await rig.until(lambda: rig.count("consumer.work") == 0)
     assert attempts == [1, 1]
+
+
+async def test_a_replay_that_has_to_wait_for_another_process_is_one_still(rig: Rig, connect: Connect) -> None:
+    is_mended = False
+
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced) -> Outcome | None:
+        return None if is_mended else DeadLetter(reason="no such customer")
+
+    await rig.start()
+    await rig.publish(an_event())
+    await rig.until(lambda: rig.count("consumer.dead") == 1)
+    is_mended = True
+    other = await connect()
+    async with other.transaction():
+        await other.execute("UPDATE consumer.ledger SET updated_at = updated_at")  # as a frozen process would have it
+        await replay(await connect(), DeadFilter(group=GROUP), actor="operator")
+        put_off = "SELECT count(*) FROM consumer.work WHERE owner IS NULL AND due_at > clock_timestamp()"
+        await rig.until(lambda: rig.value(put_off) == 1)
+    rig.execute("UPDATE consumer.work SET due_at = clock_timestamp()")
+    await rig.until(lambda: rig.states() == [("bill", "done", 1)])
 
 
 @pytest.mark.parametrize(
