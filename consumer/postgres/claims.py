@@ -6,23 +6,31 @@ begins after the place that is known to have nothing before it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 from outbox.shell.severed import Connection
 from outbox.wire import Message
 
+# Each place is looked up by its key, and what is found there is changed where it lies. Joined, all places might be
+# compared with all messages, since after a quiet time the server believes that there are hardly any.
+_AT: Final[LiteralString] = """ctid = ANY (ARRAY(
+        SELECT found.ctid
+        FROM unnest(%(queues)s::bigint[], %(seqs)s::bigint[]) AS place (queue_id, seq)
+        CROSS JOIN LATERAL (
+            SELECT ctid FROM outbox_broker.message WHERE queue_id = place.queue_id AND seq = place.seq OFFSET 0
+        ) found)) AND token = %(token)s"""
+_SETTLE: Final[LiteralString] = f"DELETE FROM outbox_broker.message WHERE {_AT}"  # noqa: S608 (constants)
+_HAND_BACK: Final[LiteralString] = f"UPDATE outbox_broker.message SET token = NULL WHERE {_AT}"  # noqa: S608
 # A lease that has run out takes nothing. The tokens of dead ones are given, not looked up: a row that is read anew
 # because another has just written it must not be judged by a lease that this statement does not see yet.
-_CLAIM: Final = """
+_CLAIM: Final[LiteralString] = f"""
 WITH settled AS (
-    DELETE FROM outbox_broker.message m
-    USING unnest(%(done_queues)s::bigint[], %(done_seqs)s::bigint[]) AS done (queue_id, seq)
-    WHERE m.queue_id = done.queue_id AND m.seq = done.seq AND m.token = %(token)s
+    {_SETTLE}
 ), picked AS MATERIALIZED (
-    SELECT m.queue_id, m.seq
-    FROM unnest(%(queues)s::bigint[], %(after)s::bigint[], %(rooms)s::integer[]) AS lane (queue_id, after, room)
+    SELECT m.place
+    FROM unnest(%(wanted)s::bigint[], %(after)s::bigint[], %(rooms)s::integer[]) AS lane (queue_id, after, room)
     CROSS JOIN LATERAL (
-        SELECT m.queue_id, m.seq FROM outbox_broker.message m
+        SELECT m.ctid AS place FROM outbox_broker.message m
         WHERE m.queue_id = lane.queue_id AND m.seq > lane.after
             AND (m.token IS NULL OR m.token = ANY (%(dead)s::bigint[]))
         ORDER BY m.seq LIMIT lane.room FOR UPDATE SKIP LOCKED
@@ -30,20 +38,10 @@ WITH settled AS (
     WHERE EXISTS (SELECT FROM outbox_broker.lease WHERE token = %(token)s AND expires_at > clock_timestamp())
 )
 UPDATE outbox_broker.message m SET token = %(token)s, deliveries = m.deliveries + 1
-FROM picked p WHERE m.queue_id = p.queue_id AND m.seq = p.seq
+WHERE m.ctid = ANY (ARRAY(SELECT place FROM picked))
 RETURNING m.queue_id, m.seq, m.deliveries, m.routing_key, m.message_id, m.type, m.app_id, m.content_type, m.headers,
     m.body
-"""
-_SETTLE: Final = """
-DELETE FROM outbox_broker.message m
-USING unnest(%(queues)s::bigint[], %(seqs)s::bigint[]) AS done (queue_id, seq)
-WHERE m.queue_id = done.queue_id AND m.seq = done.seq AND m.token = %(token)s
-"""
-_HAND_BACK: Final = """
-UPDATE outbox_broker.message m SET token = NULL
-FROM unnest(%(queues)s::bigint[], %(seqs)s::bigint[]) AS back (queue_id, seq)
-WHERE m.queue_id = back.queue_id AND m.seq = back.seq AND m.token = %(token)s
-"""
+"""  # noqa: S608 (its parts are constants)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +82,11 @@ async def claim(
     cursor = await connection.execute(
         _CLAIM,
         {
-            "token": token,
+            **_asked(token, done),
             "dead": list(dead),
-            "queues": [wish.queue_id for wish in wishes],
+            "wanted": [wish.queue_id for wish in wishes],
             "after": [wish.after for wish in wishes],
             "rooms": [wish.room for wish in wishes],
-            "done_queues": [place.queue_id for place in done],
-            "done_seqs": [place.seq for place in done],
         },
     )
     found = [_claimed(row) for row in await cursor.fetchall()]

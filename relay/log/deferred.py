@@ -85,20 +85,18 @@ WHERE d.token IS DISTINCT FROM %(token)s
       FROM unnest(%(groups)s::text[], %(tiers)s::smallint[], %(tenants)s::text[]) AS w (group_name, tier, tenant))
 ORDER BY d.due_at, d.id LIMIT %(rows)s"""
 
-# A row that an operator has locked is passed over, so neither waits for the other; what an operator has changed
-# meanwhile is sent as it is now.
+# A row that an operator has locked is passed over, so neither waits for the other; one that an operator has changed
+# just now is for the next look. By their place: joined, all that are due might be compared with all that there are.
 _CLAIM: Final[LiteralString] = f"""
 UPDATE outbox.deferred e SET token = %(token)s
-FROM (
-    SELECT d.group_name, d.id
+WHERE e.ctid = ANY (ARRAY(
+    SELECT d.place
     FROM unnest(%(groups)s::text[], %(ids)s::uuid[]) AS w (group_name, id)
     CROSS JOIN LATERAL (
-        SELECT * FROM outbox.deferred d
+        SELECT d.ctid AS place FROM outbox.deferred d
         WHERE d.group_name = w.group_name AND d.id = w.id AND d.state <> 'dead' AND d.due_at <= statement_timestamp()
         FOR UPDATE SKIP LOCKED
-    ) d
-) free
-WHERE e.group_name = free.group_name AND e.id = free.id
+    ) d))
   AND (SELECT b.token FROM outbox.bucket b WHERE b.group_name = e.group_name AND b.bucket = e.bucket) = %(token)s
 RETURNING e.group_name, e.tenant_hash, e.bucket, e.attempts, e.state, {EVENT_COLUMNS}"""  # noqa: S608 (constants)
 
