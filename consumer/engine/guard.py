@@ -36,6 +36,8 @@ class Guard:
         self._desk = desk
         self._incarnation = incarnation
         self._ended: dict[UUID, UUID] = {}
+        self._ending: dict[UUID, UUID] = {}
+        self._is_ending = asyncio.Lock()
 
     def walk(self, slot: Slot, item: Item) -> Awaitable[Walked]:
         """As ``Path.walk``. What comes for the first time, and that is almost everything, costs nothing here."""
@@ -43,14 +45,17 @@ class Guard:
 
     async def end_marks(self) -> float:
         """Remove the marks of what has ended; says after how many seconds to do it again."""
-        if ended := self._ended:
-            self._ended = {}
+        async with self._is_ending:
+            self._ending, self._ended = self._ended, {}
             try:
-                async with self._desk.use() as connection:
-                    await start.end(connection, self._group, ended, incarnations=set(ended.values()))
+                if ended := self._ending:
+                    async with self._desk.use() as connection:
+                        await start.end(connection, self._group, ended, incarnations=set(ended.values()))
             except BaseException:
-                self._ended = {**ended, **self._ended}
+                self._ended = {**self._ending, **self._ended}
                 raise
+            finally:
+                self._ending = {}
         return _END_S
 
     async def _walk_doubted(self, slot: Slot, item: Item) -> Walked:
@@ -58,6 +63,9 @@ class Guard:
         if not isinstance(event, Event) or item.handlers == ():
             return await self._path.walk(slot, item)  # no code of the app's will see it
         incarnation = self._incarnation()
+        if event.id in self._ending:
+            async with self._is_ending:
+                pass  # or the mark that is set next would be removed for the one before
         self._ended.pop(event.id, None)
         async with slot.connection.committing() as connection:
             begun = await start.begin(connection, self._group, event.id, incarnation=incarnation)

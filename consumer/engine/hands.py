@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
+from uuid import UUID
 
 from consumer.decide.costs import Costs, cost_of
 from consumer.decide.fairness import Item as Work
@@ -100,9 +101,9 @@ class Hands:
         """How many wait for a slot, by lane; to be read only."""
         return self._waiting[tier]
 
-    def count_from_work(self) -> int:
-        """How many come from work rows."""
-        return sum(isinstance(held.item.source, FromWork) for held in self._held.values())
+    def from_work(self) -> list[UUID]:
+        """The events that come from work rows."""
+        return [held.item.row.event_id for held in self._held.values() if held.item.row is not None]
 
     # ---------------------------------------------------------------- coming, starting, ending
 

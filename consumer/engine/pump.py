@@ -57,34 +57,42 @@ class Pump:
         self._limits = limits
         self._horizon = horizon
         self._swept_at = 0.0
+        self._may_own_more = False
         self._waiting_seen_at = time.monotonic()
         self._log = structlog.get_logger("consumer.engine.pump")
 
     async def take(self) -> float:
         """Claim what is due, as far as there is room for it, and give back what could not be handled."""
-        engine = self._engine
+        engine, owner = self._engine, self._lease.id
         async with self._desk.use() as connection:
-            if returned := engine.returned():
-                await work.give_back(connection, engine.group, owner=self._lease.id, event_ids=returned)
+            returned = engine.returned()
+            if self._may_own_more:
+                owned = await work.owned(connection, engine.group, owner=owner)
+                returned = [*returned, *owned.difference(engine.hands.from_work())]
+                self._may_own_more = False
+            if returned:
+                await work.give_back(connection, engine.group, owner=owner, event_ids=returned)
                 engine.forget_returned(returned)
-            room = self._limits.work_total - engine.hands.count_from_work()
+            room = self._limits.work_total - len(engine.hands.from_work())
             if engine.is_suspended and not engine.is_draining:
                 return _TAKE_S
             if engine.is_draining or room <= 0:
                 return _TAKE_MIN_S
+            self._may_own_more = True  # until the answer is here: it may be lost, and the rows ours all the same
             rows = await work.take_due(
                 connection,
                 engine.group,
-                owner=self._lease.id,
+                owner=owner,
                 per_lane_limit=self._limits.work_per_lane,
                 total=room,
                 tiers=self._limits.tiers,
             )
+            self._may_own_more = False
             wait_s: float | None = 0.0
             if not rows:
-                wait_s = await work.seconds_to_next(
-                    connection, engine.group, owner=self._lease.id, tiers=self._limits.tiers
-                )
+                wait_s = await work.seconds_to_next(connection, engine.group, owner=owner, tiers=self._limits.tiers)
+        if owner != self._lease.id:
+            return _TAKE_MIN_S  # the lease ran out meanwhile: they are whoever's finds them
         if any(row.reason is Reason.WAITING for row in rows):
             self._waiting_seen_at = time.monotonic()
         engine.take_work(rows)

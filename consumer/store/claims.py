@@ -47,8 +47,8 @@ class Ask:
 class Taken:
     """A claim that *incarnation* holds. *attempt* counts from 1; a claim that was taken over counts no new one.
 
-    *unended* says how often this attempt was begun by a process that ended, or lost its lease, before it said how the
-    attempt went: after such a start the effect may be there or not.
+    *unended* says how often this attempt was begun, and ended without a word of how it went: the process died or lost
+    its lease, or the database was away. After such a start the effect may be there or not.
     """
 
     attempt: int
@@ -287,8 +287,7 @@ _TAKE: Final[LiteralString] = """
         updated_at = statement_timestamp(),
         attempts = CASE WHEN l.state = 'running' THEN l.attempts
             WHEN l.event_id = ANY(%(replays)s::uuid[]) THEN 1 ELSE l.attempts + 1 END,
-        unended = CASE WHEN l.state <> 'running' THEN 0
-            WHEN l.incarnation = excluded.incarnation THEN l.unended ELSE l.unended + 1 END
+        unended = CASE WHEN l.state = 'running' THEN l.unended + 1 ELSE 0 END
     WHERE (l.state = 'retry' AND l.event_id = ANY(%(stored)s::uuid[]))
        OR (l.state = 'dead' AND l.event_id = ANY(%(replays)s::uuid[]))
        OR (l.state = 'running' AND l.token < excluded.token AND (l.incarnation = excluded.incarnation OR {abandoned}))

@@ -14,9 +14,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from consumer import Context, Outcome, Policy, Retry
+from consumer.store import work
 from outbox.event import EventModel
+from tests.integration.consumer.conftest import Connect
 from tests.support.engine import TYPE, MemoryQueues, Rig, an_event, lane_of, memory_rig
 from tests.support.proxy import Moment, Proxy
+from tests.support.waiting_events import new_work
 
 INSERT = text("INSERT INTO effect (note) VALUES (:note)")
 AT_ONCE = Policy(base_s=0.01, max_wait_s=0.02, budget=None, breaker=None)
@@ -247,6 +250,27 @@ async def test_connections_cut_inside_commits_leave_one_effect_each(rig: Rig, mo
         await rig.close()
     assert sorted(rig.effects()) == [str(number) for number in range(6)]
     assert rig.value("SELECT max(attempts) FROM consumer.ledger") == 2
+
+
+async def test_rows_that_were_claimed_though_the_answer_was_lost_are_handled(rig: Rig, connect: Connect) -> None:
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced, session: AsyncSession) -> None:
+        await session.execute(INSERT, {"note": str(event.order_id)})
+
+    async with proxy_to(rig.database_url) as (proxy, through):
+        proxy.cut_at_commit("before_answer")
+        await rig.start(database_url=through)
+        await work.put(await connect(), [new_work(an_event(1), handlers=("bill",))])
+
+        def is_claimed() -> bool:
+            if proxy.fired.is_set():
+                proxy.cut_at_commit("before_answer")  # that was a claim of nothing
+            return rig.count("consumer.work WHERE owner IS NOT NULL") == 1
+
+        await rig.until(is_claimed)
+        await rig.until(lambda: rig.effects() == ["1"])
+        await rig.until(lambda: rig.count("consumer.work") == 0)
+        await rig.close()
 
 
 async def test_a_database_outage_pauses_charges_nobody_and_ends_by_itself(rig: Rig) -> None:

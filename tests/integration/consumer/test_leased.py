@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.testing import capture_logs
 
 from consumer import Context, DeadLetter, Done, Drop, Outcome, Policy, Retry, Snooze
@@ -274,6 +276,30 @@ async def test_a_hook_that_says_it_is_done_spares_another_run(rig: Rig, connect:
     assert runs.count(2) == 3
     # What the handler told another system is what the hook asks it for.
     assert [len(keys[number]) for number in (1, 2, 3)] == [1, 1, 1]
+
+
+async def test_a_start_of_which_nothing_was_written_down_counts_when_a_hook_is_asked(rig: Rig) -> None:
+    runs: list[str] = []
+
+    async def is_called(event: OrderPlaced) -> bool:
+        runs.append("asked")
+        return True
+
+    @rig.consumer.on(OrderPlaced, ledger="leased", already_done=is_called)
+    async def call(event: OrderPlaced) -> None:
+        runs.append("called")
+        raise ConnectionError  # after it had its effect
+
+    @rig.consumer.on(OrderPlaced)
+    async def bill(event: OrderPlaced, session: AsyncSession) -> None:
+        if "asked" not in runs:
+            # So what became of the other is not written down, and all is done again.
+            await session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    await rig.start()
+    await rig.publish(an_event())
+    await rig.until(lambda: rig.states() == [("bill", "done", 1), ("call", "done", 1)])
+    assert runs == ["called", "asked"]
 
 
 @pytest.mark.parametrize("ledger", LEDGERS)

@@ -1,14 +1,41 @@
 """Marks of what was begun, on a real database: who may begin, who is suspect, and what is forgotten."""
 
+import asyncio
+import contextlib
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import cast
 from uuid import UUID, uuid4
 
+from sqlalchemy import make_url
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from consumer.engine.guard import Guard
+from consumer.engine.item import Item
+from consumer.engine.path import Path
+from consumer.engine.slot import Slot
+from consumer.engine.telling import Settled
 from consumer.store import incarnation, start, work
+from consumer.store.connection import SlotConnection
+from consumer.store.desk import Desk
 from consumer.store.start import Begun
 from consumer.store.stored import Connection
 from tests.support.waiting_events import GROUP, an_event, new_work
 
 EVENT = UUID("01890a5d-ac96-774b-bcce-b302099a8057")
+
+
+class Walks:
+    """A path whose events are handled once they may be."""
+
+    def __init__(self) -> None:
+        self.has_begun, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def walk(self, slot: Slot, item: Item) -> Settled:
+        self.has_begun.set()
+        await self.may_end.wait()
+        return Settled(outcome="done")
 
 
 async def live(connection: Connection) -> UUID:
@@ -88,3 +115,34 @@ async def test_marks_are_pruned_when_they_are_old_and_nothing_waits_under_them(c
     await connection.execute("UPDATE consumer.start SET started_at = started_at - interval '15 days'")
     assert await start.prune(connection, GROUP, older_than=timedelta(days=14)) == 1
     assert await begin(connection, one, event.id) is Begun.HERE
+
+
+async def test_a_mark_that_is_set_while_the_one_before_it_is_being_removed_stays(
+    connection: Connection, migrated_database: str
+) -> None:
+    one, event = await live(connection), an_event()
+    await work.put(connection, [new_work(event)])
+    await begin(connection, one, event.id)
+    (row,) = await work.take_due(connection, GROUP, owner=one, per_lane_limit=1, total=1)
+    item = Item.of_row(row, ident=1, payload_bytes_max=1000, now=0.0)
+    path, desk = Walks(), Desk(migrated_database, name="test")
+    guard = Guard(group=GROUP, path=cast("Path", path), desk=desk, incarnation=lambda: one)
+    engine = create_async_engine(make_url(migrated_database).set(drivername="postgresql+psycopg"), poolclass=NullPool)
+    slot = cast("Slot", SimpleNamespace(connection=SlotConnection(engine)))
+    path.may_end.set()
+    await guard.walk(slot, item)
+    path.may_end.clear()
+    path.has_begun.clear()
+
+    async with desk.use():  # it is busy, so marks are not removed yet
+        ending = asyncio.create_task(guard.end_marks())
+        await asyncio.sleep(0)
+        walking = asyncio.ensure_future(guard.walk(slot, item))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(path.has_begun.wait(), 0.3)
+    await asyncio.wait_for(asyncio.gather(ending, path.has_begun.wait()), 10)
+    assert await begin(connection, await live(connection), event.id) is Begun.ELSEWHERE
+    path.may_end.set()
+    await walking
+    await desk.close()
+    await slot.connection.close()

@@ -188,7 +188,7 @@ def test_a_lost_lease_takes_what_comes_from_work_rows_and_has_not_started() -> N
     hands = hands_with(running, waiting, slots=2)
     assert start_all(hands) == [running]
     hands.withdraw_work()
-    assert (len(hands), hands.count_from_work()) == (1, 1)
+    assert (len(hands), len(hands.from_work())) == (1, 1)
 
 
 def test_draining_hands_back_all_that_does_not_run() -> None:
