@@ -69,10 +69,10 @@ class Pump:
             if self._may_own_more:
                 owned = await work.owned(connection, engine.group, owner=owner)
                 returned = [*returned, *owned.difference(engine.hands.from_work())]
-                self._may_own_more = False
             if returned:
                 await work.give_back(connection, engine.group, owner=owner, event_ids=returned)
                 engine.forget_returned(returned)
+            self._may_own_more = False
             room = self._limits.work_total - len(engine.hands.from_work())
             if engine.is_suspended and not engine.is_draining:
                 return _TAKE_S
