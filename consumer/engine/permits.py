@@ -88,9 +88,7 @@ class Permits:
             self._reaped_at = now
             if reaped := await permits.reap(connection, self._group, self._holder, grace_s=self._grace_s):
                 self._log.warning("permits of dead processes freed", processes=len(reaped))
-        rivals = {}
-        if self._held or self._scheduler.fleet_needs():
-            rivals = await permits.rivals(connection, self._group, self._holder)
+        rivals = await permits.rivals(connection, self._group, self._holder)
         # Not before the last wait: what starts between the look at what runs and what is given back goes uncounted.
         asks = self._asks({need.scope: need for need in self._scheduler.fleet_needs()}, rivals, now)
         if asks:

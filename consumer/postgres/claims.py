@@ -11,8 +11,7 @@ from typing import Any, Final, LiteralString
 from outbox.shell.severed import Connection
 from outbox.wire import Message
 
-# Each place is looked up by its key, and what is found there is changed where it lies. Joined, all places might be
-# compared with all messages, since after a quiet time the server believes that there are hardly any.
+# Looked up and not joined, see FIXED_PLANS.
 _AT: Final[LiteralString] = """ctid = ANY (ARRAY(
         SELECT found.ctid
         FROM unnest(%(queues)s::bigint[], %(seqs)s::bigint[]) AS place (queue_id, seq)

@@ -19,7 +19,8 @@ from outbox.shell.secrets import masked
 Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
 
 #: What must not depend on statistics: tables are emptied and filled again under a running process, and a plan that was
-#: right for an empty one reads a full one from end to end.
+#: right for an empty one reads a full one from end to end. No setting keeps a join by key from comparing all with all
+#: where few rows are believed in, so many keys are looked up each by itself (LATERAL, OFFSET 0) and changed by ctid.
 FIXED_PLANS: Final = {
     # A snapshot kept from statement to statement would hide what was committed since.
     "default_transaction_isolation": "read committed",

@@ -157,9 +157,11 @@ class Directory:
         if self._announcing is not None and self._announcing.done():
             self._told(self._announcing.result())
             self._announcing = None
-        answers = await self._take_in([stream for question in answered for stream in question.streams], faults)
-        self._asking = None if self._asking in answered else self._asking
-        self._asking_apart = None if self._asking_apart in answered else self._asking_apart
+        answers: Sequence[Answer] = ()
+        if answered:
+            answers = await self._take_in([stream for question in answered for stream in question.streams], faults)
+            self._asking = None if self._asking in answered else self._asking
+            self._asking_apart = None if self._asking_apart in answered else self._asking_apart
         self._call_the_roll(now)
         self._go_on_asking()
         if self._announcing is None and self._to_announce:

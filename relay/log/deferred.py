@@ -86,7 +86,7 @@ WHERE d.token IS DISTINCT FROM %(token)s
 ORDER BY d.due_at, d.id LIMIT %(rows)s"""
 
 # A row that an operator has locked is passed over, so neither waits for the other; one that an operator has changed
-# just now is for the next look. By their place: joined, all that are due might be compared with all that there are.
+# just now is for the next look. Looked up and not joined, see FIXED_PLANS.
 _CLAIM: Final[LiteralString] = f"""
 UPDATE outbox.deferred e SET token = %(token)s
 WHERE e.ctid = ANY (ARRAY(

@@ -39,8 +39,7 @@ FROM unnest(%s::text[], %s::smallint[], %s::text[], %s::bigint[], %s::smallint[]
 ON CONFLICT (group_name, tier, tenant)
 DO UPDATE SET lo = excluded.lo, hi = excluded.hi, after = excluded.after, z = excluded.z"""
 
-# Each is looked up by its key before anything is deleted: joined, all might be compared with all, since after a quiet
-# time the server believes that there are few.
+# Looked up and not joined, see FIXED_PLANS.
 _DELETE: Final[LiteralString] = """
 DELETE FROM outbox.stream WHERE ctid = ANY (ARRAY(
     SELECT st.ctid

@@ -246,7 +246,8 @@ async def test_plans_that_were_made_on_an_empty_queue_stay_right_when_it_is_full
     ):
         plan = await plan_of(other, mark, arguments)
         scans = [node for node in plan if node.get("Relation Name") == "message"]
-        assert max(node["Actual Rows"] * node["Actual Loops"] for node in scans) == rows
+        by_index = [node for node in scans if node["Node Type"] == "Index Scan"]
+        assert max(node["Actual Rows"] * node["Actual Loops"] for node in by_index) == rows
         for node in scans:
             assert node["Node Type"] in {"Index Scan", "Tid Scan", "ModifyTable"}, node
             assert node["Actual Rows"] * node["Actual Loops"] + node.get("Rows Removed by Filter", 0) <= rows, node

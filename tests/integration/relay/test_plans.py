@@ -9,7 +9,7 @@ from outbox.event import Tier
 from outbox.naming import Lane, bucket_of, tenant_hash
 from relay.decide.backlog import Positions
 from relay.decide.pieces import Piece, Stream
-from relay.log import positions, ranges, replays, ringlog, store
+from relay.log import deferred, positions, ranges, replays, ringlog, store
 from relay.log.ringlog import Bounds
 from tests.integration.relay.running import App, emit, value
 from tests.support.plans import plan_of
@@ -138,6 +138,37 @@ async def test_lanes_that_caught_up_are_looked_up_by_key_though_the_server_belie
     found = [node["Actual Rows"] * node["Actual Loops"] for node in plan if node.get("Relation Name") == "stream"]
     assert max(found) == count
     await store.close(connection)
+
+
+async def test_deferred_events_are_claimed_by_key_though_the_server_believes_there_are_few(url: str, app: App) -> None:
+    events = 2000
+    app.autocommit = True
+    app.execute("update outbox.bucket set token = 1")
+    emit(app, count=events)
+    _defer(app)
+    app.execute("delete from outbox.deferred where id <> (select max(id::text)::uuid from outbox.deferred)")
+    app.execute("vacuum analyze outbox.deferred")
+    connection = await store.connect(url, store.FIXED_PLANS, connect_s=5.0, statement_s=10.0)
+    due = await deferred.due(connection, 1, waiting=(), rows_max=1, within_s=5.0)
+    assert len(await deferred.claim(connection, 1, due, within_s=5.0)) == 1
+    _defer(app)
+    due = await deferred.due(connection, 1, waiting=(), rows_max=100, within_s=5.0)
+    each = f"1, '{{{','.join(['default'] * 100)}}}', '{{{','.join(str(one.event_id) for one in due)}}}'"
+    plan = await plan_of(connection, "UPDATE outbox.deferred e SET token", each)
+    assert sum(node.get("Rows Removed by Join Filter", 0) for node in plan) == 0
+    found = [node["Actual Rows"] * node["Actual Loops"] for node in plan if node.get("Relation Name") == "deferred"]
+    assert max(found) == 100
+    await store.close(connection)
+
+
+def _defer(app: App) -> None:
+    """Have all events of the log deferred, and due."""
+    app.execute(
+        "insert into outbox.deferred (group_name, state, category, reason, attempts, due_at, id, bucket, tier, tenant,"
+        " tenant_hash, type, data_version, source, content_type, payload)"
+        " select 'default', 'retry', 'refused', '', 1, clock_timestamp(), id, bucket, tier, tenant,"
+        " tenant_hash, type, data_version, source, content_type, payload from outbox.event on conflict do nothing"
+    )
 
 
 def _fall_behind(app: App, lanes: int) -> None:
