@@ -7,7 +7,6 @@ bucket's row and seen my token there, so an owner that was frozen and replaced c
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final, LiteralString
 from uuid import UUID
 
@@ -26,8 +25,8 @@ SELECT count(*) FROM (
 
 # The default is the last number drawn: none that *lo* shows is above it.
 _MOVE: Final[LiteralString] = """
-UPDATE outbox.bucket b SET lo = %s::pg_snapshot, last_seq = DEFAULT
-FROM unnest(%s::text[], %s::smallint[]) AS moved (group_name, bucket)
+UPDATE outbox.bucket b SET lo = (%s::text[])[moved.base]::pg_snapshot, last_seq = DEFAULT
+FROM unnest(%s::text[], %s::smallint[], %s::integer[]) AS moved (group_name, bucket, base)
 WHERE b.group_name = moved.group_name AND b.bucket = moved.bucket AND b.token = %s"""
 
 _UPSERT: Final[LiteralString] = """
@@ -77,25 +76,34 @@ async def persist(
 ) -> None:
     """Store *positions* and *findings* together, and let the groups' buckets in *given_up* be taken by others.
 
+    One statement after the other, and no pipeline: within one the server ends no transaction of a process that has
+    frozen, and nobody else could take the buckets.
+
     Raises:
         LeaseLost: fewer than *owned* rows carry *token*; nothing was written.
     """
-    async with deadline(connection, within_s), connection.pipeline(), connection.transaction():
+    async with deadline(connection, within_s), connection.transaction():
         row = await (await connection.execute(_LOCK, (token,))).fetchone()
         found = row[0] if row else 0
         if found != owned:
             raise LeaseLost(f"buckets: want {owned} under this relay's token, got {found}")
         await _write_findings(connection, token, findings)
         await _write_streams(connection, positions)
-        for base, moved in groupby(positions.bases, key=lambda one: one[2]):
-            places = [(group, bucket) for group, bucket, _ in moved]
-            await connection.execute(
-                _MOVE,
-                (base, texts([group for group, _ in places]), numbers([bucket for _, bucket in places]), token),
-            )
+        await _move_bases(connection, token, positions.bases)
         if given_up:
             await unclaim(connection, token, given_up)
             await give_up(connection, token, given_up)
+
+
+async def _move_bases(connection: Connection, token: int, moved: Sequence[tuple[str, int, str]]) -> None:
+    if moved:
+        # A snapshot's text may be long, and buckets share it.
+        groups, buckets, bases = zip(*moved, strict=True)
+        places = {base: place for place, base in enumerate(dict.fromkeys(bases), start=1)}
+        await connection.execute(
+            _MOVE,
+            (texts(list(places)), texts(groups), numbers(buckets), numbers([places[base] for base in bases]), token),
+        )
 
 
 async def _write_findings(connection: Connection, token: int, findings: Findings) -> None:

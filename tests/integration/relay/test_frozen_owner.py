@@ -5,6 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
+import pytest
+
+from outbox.errors import StoreUnavailable
+from outbox.event import Tier
+from outbox.naming import Lane
+from relay.decide.backlog import Positions
+from relay.decide.pieces import StreamPosition
+from relay.log import positions, store
 from tests.integration.relay.chaos import LIMITS, Victim
 from tests.integration.relay.running import App, emit
 from tests.integration.relay.slow_broker import SlowBroker
@@ -67,3 +75,29 @@ async def test_with_one_of_two_relays_frozen_in_mid_batch_each_key_keeps_its_ord
         assert {tenant: list(dict.fromkeys(found[tenant])) for tenant in TENANTS} == sent
         repeated = sum(len(found[tenant]) - len(sent[tenant]) for tenant in TENANTS)
         assert repeated <= LIMITS.window
+
+
+@pytest.mark.parametrize("where", ["_write_findings", "_write_streams", "give_up"])
+async def test_whoever_freezes_in_a_persist_keeps_no_bucket_locked_for_longer_than_a_wait(
+    url: str, app: App, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    connection = await store.connect(url, store.FIXED_PLANS, connect_s=5.0, statement_s=1.0)
+    write, taken = getattr(positions, where), list[str]()
+
+    def frozen(*arguments: object, **options: object) -> object:
+        # This call lets nothing else of the process go on, until others have its rows.
+        app.execute("set lock_timeout = '10s'")
+        app.execute("select from outbox.bucket for update")
+        app.rollback()
+        taken.append(where)
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(positions, where, frozen)
+    stream = StreamPosition(Lane("default", Tier.BULK, "acme"), 1, 1, "1:1:", "1:1:", 0, 1)
+    place = ("default", 1)
+    moved = Positions(bases=[(*place, "1:1:")], streams=[stream], caught_up=(), settled=0, settled_of={})
+    findings = positions.Findings()
+    with pytest.raises(StoreUnavailable):
+        await positions.persist(connection, 0, moved, findings, owned=64, within_s=30.0, given_up=[place])
+    assert taken == [where]
+    await store.close(connection)
